@@ -1,0 +1,1 @@
+"""Pure functions between ROS messages and arrays; imports no ROS package."""

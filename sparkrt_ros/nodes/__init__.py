@@ -1,0 +1,1 @@
+"""The two managed nodes: ``policy_node`` and ``action_streamer``."""
