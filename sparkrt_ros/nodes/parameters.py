@@ -91,7 +91,7 @@ class ParameterSet:
         self._active = active
 
     def on_change(self, listener: Listener) -> None:
-        """Call ``listener(values, changed_names)`` after each accepted change, in the ROS thread."""
+        """Call ``listener(values, changed_names)`` after each accepted change (ROS thread)."""
         self._listeners.append(listener)
 
     def _declare_all(self) -> dict[str, Value]:
@@ -116,13 +116,10 @@ class ParameterSet:
         """Declare bare, check, and only then attach limits: rclpy's own errors are poorer."""
         name = spec.name
         bare = ParameterDescriptor(description=spec.description, dynamic_typing=True)
-        given = self._node.declare_parameter(name, _to_ros(spec.default), bare).value
-        if given is None:
-            # `home: []` in a YAML file arrives as a parameter without a value.
-            given = () if spec.is_array else spec.default
-        elif isinstance(given, (list, tuple, array)):
-            given = tuple(given)
-        value = spec.default if given == spec.default else spec.check(given)
+        given = _from_ros(self._node.declare_parameter(name, _to_ros(spec.default), bare).value)
+        if given is None and spec.is_array:
+            given = ()  # `home: []` in a parameter file arrives as a parameter without a value
+        value = spec.check(given)
         self._node.set_parameters([Parameter(name, value=_to_ros(value))])
         self._node.set_descriptor(name, describe(spec))
         return value

@@ -1,0 +1,1 @@
+"""The demo: the embedded robot, its policy and the streamer as processes, and a report."""

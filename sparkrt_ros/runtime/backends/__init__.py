@@ -1,0 +1,4 @@
+"""Execution backends: the ways of running a policy's regions.
+
+Import from the modules: ``base`` has the contract, ``registry`` makes a backend by name.
+"""

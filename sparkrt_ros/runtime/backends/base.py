@@ -1,0 +1,175 @@
+"""The contract between a policy and whatever executes it.
+
+A policy hands over ``Region`` objects: pure functions from tensors to tensors. A backend turns
+each into a callable that computes the same, and may for that record it, compile it or replay it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sparkrt_ros.runtime.errors import BackendError
+
+Outputs = Tensor | tuple[Tensor, ...]
+RegionFunction = Callable[..., Outputs]
+TensorSignature = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Region:
+    """One piece of a policy that a backend may execute in its own way.
+
+    fn: takes tensors by position, returns a tensor or a tuple of tensors; reads nothing else
+        that changes, writes nothing, and has the same number of inputs at every call.
+    capturable: whether a recording of ``fn`` can be replayed: no control flow that depends on
+        values, no waiting for the device, every input on the device.
+    invariant_from: inputs from this index on stay the same objects, with the same values, over
+        the calls that make up one prediction (the prefix of an iterative policy). None: no such
+        inputs.
+    """
+
+    name: str
+    fn: RegionFunction
+    capturable: bool = False
+    invariant_from: int | None = None
+
+
+class ExecutionBackend(Protocol):
+    """Turns regions into callables and says when they are final.
+
+    The outputs of a compiled region may live in buffers that the next call of the same region
+    overwrites; whoever lets data out copies it first. A recording is replayed by the thread that
+    made it, so one thread uses a backend for all of its life.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name under which the registry makes it."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the regions run."""
+
+    @property
+    def sealed(self) -> bool:
+        """Whether ``seal`` was called."""
+
+    def compile(self, region: Region) -> RegionFunction:
+        """Return a callable that computes ``region.fn``.
+
+        Raises BackendError when sealed, or when this backend cannot serve the region.
+        """
+
+    def warm_up(self, run: Callable[[], object]) -> None:
+        """Call ``run`` until every region it reaches has its final form, and wait for it."""
+
+    def seal(self) -> None:
+        """From now on an input of unseen shape, strides, dtype or device is a BackendError."""
+
+    def synchronize(self) -> None:
+        """Wait until everything submitted so far is done."""
+
+
+class BaseBackend(ABC):
+    """What all backends share: known input signatures, sealing, waiting.
+
+    A subclass gives ``name``, ``warm_up_rounds`` and ``_prepare``.
+    """
+
+    name: str
+    warm_up_rounds: int = 1
+
+    def __init__(self, *, device: torch.device) -> None:
+        self._device = device
+        self._sealed = False
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
+    @property
+    def sealed(self) -> bool:
+        return self._sealed
+
+    def compile(self, region: Region) -> RegionFunction:
+        """See ExecutionBackend."""
+        if self._sealed:
+            raise BackendError(
+                f'backend {self.name}, region {region.name}',
+                found='a request to compile after sealing',
+                expected='all regions compiled before seal()',
+                remedy='build a new session',
+            )
+        return _Guarded(region, run=self._prepare(region), backend=self)
+
+    def warm_up(self, run: Callable[[], object]) -> None:
+        """See ExecutionBackend."""
+        for _ in range(self.warm_up_rounds):
+            run()
+        self.synchronize()
+
+    def seal(self) -> None:
+        """See ExecutionBackend."""
+        self._sealed = True
+
+    def synchronize(self) -> None:
+        """See ExecutionBackend."""
+        if self._device.type == 'cuda':
+            torch.cuda.synchronize(self._device)
+
+    @abstractmethod
+    def _prepare(self, region: Region) -> RegionFunction:
+        """Return the callable for a region, without the checks that all backends share."""
+
+
+class _Guarded:
+    """A compiled region that knows the signatures it has served."""
+
+    def __init__(self, region: Region, *, run: RegionFunction, backend: BaseBackend) -> None:
+        self._region = region
+        self._run = run
+        self._backend = backend
+        self._known: set[tuple[TensorSignature, ...]] = set()
+
+    def __call__(self, *inputs: Tensor) -> Outputs:
+        found = tuple(signature(tensor) for tensor in inputs)
+        if found not in self._known:
+            self._admit(found)
+        return self._run(*inputs)
+
+    def _admit(self, found: tuple[TensorSignature, ...]) -> None:
+        if self._backend.sealed:
+            known = '; '.join(_describe(item) for item in self._known) or 'none'
+            raise BackendError(
+                f'backend {self._backend.name}, region {self._region.name}',
+                found=f'inputs {_describe(found)} after sealing',
+                expected=f'inputs seen before sealing: {known}',
+                remedy='warm up with these inputs before sealing',
+            )
+        self._known.add(found)
+
+
+def signature(tensor: Tensor) -> TensorSignature:
+    """What a recording depends on: shape, strides, dtype and device of an input.
+
+    The stride of a dimension of size 1 says nothing, so it counts as 0.
+    """
+    shape = tuple(tensor.shape)
+    strides = tuple(
+        0 if size == 1 else step for size, step in zip(shape, tensor.stride(), strict=True)
+    )
+    return shape, strides, tensor.dtype, tensor.device
+
+
+def _describe(signatures: tuple[TensorSignature, ...]) -> str:
+    parts = (
+        f'{shape} strides {strides} {str(dtype).removeprefix("torch.")} on {device}'
+        for shape, strides, dtype, device in signatures
+    )
+    return f'[{", ".join(parts)}]'

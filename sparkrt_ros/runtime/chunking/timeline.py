@@ -1,0 +1,228 @@
+"""Stamped action chunks, sampled by time.
+
+Row ``i`` of a chunk is due at ``origin + i * dt``. The origin is the observation stamp when
+actions were consumed ever since that observation; otherwise it is shifted so that playback goes
+on where it really is: ``skip = min(delay, consumed)``, ``origin = now - skip``. A chunk taken at
+start-up therefore begins at row 0, and a late one skips exactly what was played meanwhile.
+
+``queue`` plays the newest chunk from its arrival on. ``ensemble`` plays the mean of all chunks
+that cover the time, weighted ``exp(-coeff * i)`` with ``i = 0`` for the oldest: the temporal
+ensembling of ACT (Zhao et al. 2023, algorithm 2) written for times instead of steps.
+
+Between rows the value is interpolated linearly; the last row is due for one whole ``dt``.
+The class has no clock and no lock: one thread owns it, and every time is an argument.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparkrt_ros.runtime.chunking.admission import Admission, Refusal, check_form
+from sparkrt_ros.runtime.chunking.chunk_store import SNAP_NS, ChunkStore, Float64Array
+from sparkrt_ros.runtime.chunking.played import PlayedTime
+from sparkrt_ros.runtime.errors import ActionError, ConfigError
+from sparkrt_ros.runtime.types import ActionChunk
+
+MODES = ('queue', 'ensemble')
+DEFAULT_COEFF = 0.01
+MAX_COEFF = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """A chunk that plays from now on.
+
+    delay_s: from its observation to its arrival. skip_s: how much of it had been consumed.
+    """
+
+    delay_s: float
+    skip_s: float
+
+
+class Timeline:
+    """Holds chunks for ``joint_names`` and yields the action due at a time.
+
+    joint_names: the A columns every chunk must have, in this order.
+    temporal_ensemble_coeff: above 0 favours older chunks, below 0 newer ones.
+
+    After :meth:`take` has seen the longest chunk, :meth:`sample` allocates no array.
+    """
+
+    def __init__(
+        self,
+        *,
+        joint_names: tuple[str, ...],
+        mode: str = 'queue',
+        temporal_ensemble_coeff: float = DEFAULT_COEFF,
+    ) -> None:
+        if not joint_names:
+            raise ConfigError('timeline', found='no joint names', expected='at least one')
+        self.joint_names = joint_names
+        self.rejected: Counter[str] = Counter()
+        self.time_jumps = 0
+        self._admission = Admission()
+        self._played = PlayedTime()
+        self._now_ns: int | None = None
+        self._store = ChunkStore(size=len(joint_names))
+        self.mode = mode
+        self.temporal_ensemble_coeff = temporal_ensemble_coeff
+
+    @property
+    def mode(self) -> str:
+        """``queue`` or ``ensemble``; may be switched between two samples."""
+        return self._mode
+
+    @mode.setter
+    def mode(self, mode: str) -> None:
+        if mode not in MODES:
+            raise ConfigError('timeline mode', found=repr(mode), expected=' or '.join(MODES))
+        self._mode = mode
+
+    @property
+    def temporal_ensemble_coeff(self) -> float:
+        return self._coeff
+
+    @temporal_ensemble_coeff.setter
+    def temporal_ensemble_coeff(self, coeff: float) -> None:
+        if not abs(coeff) <= MAX_COEFF:
+            raise ConfigError(
+                'temporal_ensemble_coeff',
+                found=str(coeff),
+                expected=f'a number between {-MAX_COEFF} and {MAX_COEFF}',
+            )
+        self._coeff = float(coeff)
+        self._store.set_coefficient(self._coeff)
+
+    @property
+    def session_id(self) -> int:
+        """Policy process of the newest chunk; 0 before the first."""
+        return self._admission.session_id
+
+    @property
+    def epoch(self) -> int:
+        return self._admission.epoch
+
+    @property
+    def chunk_id(self) -> int:
+        """Newest chunk taken; 0 before the first."""
+        return self._admission.chunk_id
+
+    @property
+    def taken(self) -> int:
+        """Chunks accepted so far."""
+        return self._admission.taken
+
+    @property
+    def newest_observation_ns(self) -> int | None:
+        """Observation stamp of the newest chunk, None before the first and after a time jump."""
+        return self._admission.newest_observation_ns
+
+    @property
+    def held_chunks(self) -> int:
+        """Chunks held; those that ran out are forgotten when the next is taken."""
+        return self._store.count
+
+    @property
+    def played_ns(self) -> int:
+        """Time during which actions were consumed, since construction or :meth:`restart`."""
+        return self._played.total_ns
+
+    def take(
+        self, chunk: ActionChunk, *, now_ns: int, session_id: int = 0
+    ) -> Taken | Refusal:
+        """Add a chunk that arrives at ``now_ns``; its rows are copied.
+
+        Returns what was skipped of it, or the reason why it is not played (also counted in
+        ``rejected`` by its kind). A refused chunk changes nothing else.
+        """
+        self._advance(now_ns)
+        refusal = check_form(chunk, self.joint_names) or self._admission.check(
+            chunk, session_id=session_id, now_ns=now_ns
+        )
+        if refusal is not None:
+            return self._refuse(refusal)
+        self._follow_playback(now_ns)
+        delay_ns = max(0, now_ns - chunk.observation_stamp_ns)
+        skip_ns = min(delay_ns, self._played.since(chunk.observation_stamp_ns))
+        if skip_ns >= chunk.rows * chunk.dt_s * 1e9 - SNAP_NS:
+            reason = (
+                f'all {chunk.rows} rows were consumed before it arrived '
+                f'{delay_ns / 1e9:.3f} s after its observation'
+            )
+            return self._refuse(Refusal(kind='consumed', reason=reason))
+        if self._admission.accept(chunk, session_id=session_id):
+            self._store.clear()
+        self._store.append(chunk, origin_ns=now_ns - skip_ns, now_ns=now_ns)
+        return Taken(delay_s=delay_ns / 1e9, skip_s=skip_ns / 1e9)
+
+    def sample(self, now_ns: int, *, out: Float64Array) -> bool:
+        """Write the action due at ``now_ns`` into ``out``, (A,) float64.
+
+        Returns False on underrun (``out`` is then unchanged, so it still holds the last action)
+        and notes the time as played otherwise.
+        """
+        self._advance(now_ns)
+        size = len(self.joint_names)
+        if out.shape != (size,) or out.dtype != np.float64:
+            raise ActionError(
+                'timeline sample',
+                found=f'out of shape {out.shape} and type {out.dtype}',
+                expected=f'({size},) float64',
+            )
+        if self._mode == 'queue':
+            due = self._store.sample_newest(now_ns, out=out)
+        else:
+            due = self._store.sample_mean(now_ns, out=out)
+        if due:
+            self._played.extend(now_ns)
+        else:
+            self._follow_playback(now_ns)
+            self._played.stop()
+        return due
+
+    def remaining_s(self, now_ns: int) -> float:
+        """Time until the held actions run out, 0 when they have."""
+        return max(0, self._end_ns() - now_ns) / 1e9
+
+    def queue_depth(self, now_ns: int) -> float:
+        """Actions left, in rows of the newest chunk's ``dt``."""
+        if self._store.count == 0:
+            return 0.0
+        return self.remaining_s(now_ns) * 1e9 / self._store.newest_dt_ns()
+
+    def clear(self, *, barrier_ns: int | None = None) -> None:
+        """Drop every chunk; with ``barrier_ns`` also those on their way, observed before it."""
+        self._played.stop()
+        self._store.clear()
+        if barrier_ns is not None:
+            self._admission.refuse_before(barrier_ns)
+
+    def restart(self, *, barrier_ns: int | None = None) -> None:
+        """Like :meth:`clear`, and the played time starts again from 0."""
+        self.clear(barrier_ns=barrier_ns)
+        self._played.restart()
+
+    def _refuse(self, refusal: Refusal) -> Refusal:
+        self.rejected[refusal.kind] += 1
+        return refusal
+
+    def _advance(self, now_ns: int) -> None:
+        if self._now_ns is not None and now_ns < self._now_ns:
+            self.time_jumps += 1
+            self.clear()
+            self._played.forget()
+            self._admission.forget_times()
+        self._now_ns = now_ns
+
+    def _follow_playback(self, now_ns: int) -> None:
+        """Actions that were playing went on until now, or until they ran out."""
+        if self._played.playing:
+            self._played.extend(min(now_ns, self._end_ns()))
+
+    def _end_ns(self) -> int:
+        if self._mode == 'queue':
+            return self._store.newest_end_ns()
+        return self._store.last_end_ns()

@@ -1,0 +1,28 @@
+"""Fixtures shared by every test folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from act_folder_factory import ActFolderFactory
+
+
+@pytest.fixture(scope='session')
+def act_weights_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp('act_weights')
+
+
+@pytest.fixture
+def make_act_folder(tmp_path: Path, act_weights_cache: Path) -> ActFolderFactory:
+    """``make_act_folder('name', config=tiny_config(...), ...)`` writes a LeRobot ACT folder.
+
+    Its weight file is shared between tests: replace it, never write into it.
+    """
+    return ActFolderFactory(tmp_path, act_weights_cache)
+
+
+@pytest.fixture
+def act_folder(make_act_folder: ActFolderFactory) -> Path:
+    """A small valid ACT folder: two 64x64 cameras, 5 joints, chunks of 8 rows."""
+    return make_act_folder('act_policy')
