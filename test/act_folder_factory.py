@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +249,13 @@ def pipelines(
 
 def write_json(path: Path, data: Any) -> None:
     path.write_text(json.dumps(data, indent=4), encoding='utf-8')
+
+
+def edit_json(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Let ``change`` alter the content of a JSON file."""
+    data = json.loads(path.read_text(encoding='utf-8'))
+    change(data)
+    write_json(path, data)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:

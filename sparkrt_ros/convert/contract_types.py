@@ -188,7 +188,7 @@ class OutputGroup:
     frame_id: str = ''
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ActionLimits:
     """Limits of the command vector, SI, each (A,) float64; inf where there is none.
 
@@ -278,7 +278,8 @@ class RobotContract:
         no_limit = float('inf')
 
         def column(values: list[float | None]) -> Float64Array:
-            return np.array([no_limit if v is None else v for v in values], dtype=np.float64)
+            finite = [no_limit if value is None else value for value in values]
+            return _frozen(np.array(finite, dtype=np.float64))
 
         return ActionLimits(
             low=column([j.min for j in joints]),
@@ -310,4 +311,11 @@ class RobotContract:
 
 def _affine(pairs: list[tuple[float, float]]) -> AffineMap:
     values = np.array(pairs, dtype=np.float64).reshape(-1, 2)
-    return AffineMap(scale=values[:, 0].copy(), bias=values[:, 1].copy())
+    return AffineMap(scale=_frozen(values[:, 0]), bias=_frozen(values[:, 1]))
+
+
+def _frozen(values: Float64Array) -> Float64Array:
+    """Copy ``values`` into an array that no caller can change: it is shared by all of them."""
+    result = values.copy()
+    result.flags.writeable = False
+    return result

@@ -28,7 +28,7 @@ RANGE_UNITS = {
 UNITS = (*POSITION_UNITS, *VELOCITY_UNITS, *RANGE_UNITS)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class AffineMap:
     """Elementwise ``si = scale * policy + bias`` over the last axis.
 

@@ -27,7 +27,7 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Health:
-    """One row of ``/diagnostics``: a level, one sentence, and figures with their unit in the key."""
+    """One row of ``/diagnostics``: a level, one sentence, figures with their unit in the key."""
 
     name: str
     level: Level = Level.OK

@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
 import rclpy
+import rclpy.task
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.signals import SignalHandlerOptions
 
@@ -115,6 +116,7 @@ def run_node(
     stderr and code 1 before anything is published.
     """
     token = StopToken()
+    watchdog = _Watchdog(token, limit_s=EXIT_LIMIT_S)
     _Signals(token)
     try:
         rclpy.init(
@@ -126,40 +128,47 @@ def run_node(
         return _start_failed(error)
     executor = SingleThreadedExecutor()
     executor.add_node(node)
-    token.add_callback(executor.wake)
+    ended: rclpy.task.Future[None] = rclpy.task.Future()
+    token.add_callback(lambda: ended.set_result(None))
     try:
         node.autostart()
-        while not token.is_set():
-            executor.spin_once()
+        executor.spin_until_future_complete(ended)
+    except BaseException:
+        token.set(exit_code=START_FAILED)
+        raise
     finally:
-        _end(node, executor)
+        ended = node.take_down(timeout_s=EXIT_LIMIT_S - 0.5)
+        executor.shutdown(timeout_sec=0.0)
+        node.destroy_node()
+        rclpy.try_shutdown()
+        watchdog.cancel()
+    if not ended:
+        # A thread inside a library would crash the interpreter that is taken down around it.
+        watchdog.cut_off()
     return token.exit_code
 
 
 def _start_failed(error: Exception) -> int:
-    if isinstance(error, SparkRTError):
-        text = str(error)
-    else:
-        text = f'{type(error).__name__}: {error}'
+    text = str(error) if isinstance(error, SparkRTError) else f'{type(error).__name__}: {error}'
     print(f'cannot start: {text}', file=sys.stderr)  # noqa: T201
     rclpy.try_shutdown()
     return START_FAILED
 
 
-def _end(node: ManagedNode, executor: SingleThreadedExecutor) -> None:
-    """Take the node down; cut the process off if a thread does not end in time."""
-    exit_code = node.token.exit_code
-    watchdog = threading.Timer(EXIT_LIMIT_S, _cut_off, args=(exit_code,))
-    watchdog.daemon = True
-    watchdog.start()
-    node.take_down(timeout_s=EXIT_LIMIT_S - 0.5)
-    executor.shutdown(timeout_sec=0.0)
-    node.destroy_node()
-    rclpy.try_shutdown()
-    watchdog.cancel()
+class _Watchdog:
+    """Cuts the process off if it has not ended ``limit_s`` after the token was set."""
 
+    def __init__(self, token: StopToken, *, limit_s: float) -> None:
+        self._token = token
+        self._timer = threading.Timer(limit_s, self.cut_off)
+        self._timer.daemon = True
+        token.add_callback(self._timer.start)
 
-def _cut_off(exit_code: int) -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(exit_code)
+    def cancel(self) -> None:
+        self._timer.cancel()
+
+    def cut_off(self) -> None:
+        """End the process now, with its exit code, whatever else still runs."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(self._token.exit_code)

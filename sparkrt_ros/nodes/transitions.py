@@ -42,7 +42,8 @@ def logged_transition(method: Transition[N]) -> Transition[N]:
             self.get_logger().error(f'{name} from {state.label}:\n{traceback.format_exc()}')
             return TransitionCallbackReturn.ERROR
         if result == TransitionCallbackReturn.SUCCESS:
-            self.last_error = ''
+            if name in ('configure', 'activate'):
+                self.last_error = ''
             self.get_logger().info(f'{name} done')
         return result
 
@@ -84,8 +85,9 @@ class ManagedNode(LifecycleNode):
     def cleanup(self) -> None:
         """Free everything ``configure`` made."""
 
-    def release(self, *, timeout_s: float) -> None:
-        """End the threads of the node within ``timeout_s``."""
+    def release(self, *, timeout_s: float) -> bool:
+        """End the threads of the node; False if one still runs after ``timeout_s``."""
+        return True
 
     def autostart(self) -> None:
         """Configure and activate if the parameter ``autostart`` says so."""
@@ -103,13 +105,19 @@ class ManagedNode(LifecycleNode):
         self.get_logger().fatal(reason)
         self.token.set(exit_code=exit_code)
 
-    def take_down(self, *, timeout_s: float) -> None:
-        """Bring the node to rest for the end of the process; errors are logged, never raised."""
-        for step in (self.deactivate, lambda: self.release(timeout_s=timeout_s), self.cleanup):
-            try:
-                step()
-            except Exception:
-                self.get_logger().error(f'while ending:\n{traceback.format_exc()}')
+    def take_down(self, *, timeout_s: float) -> bool:
+        """Bring the node to rest for the end of the process; errors are logged, never raised.
+
+        False if a thread of it still runs.
+        """
+        ended = False
+        try:
+            self.deactivate()
+            ended = self.release(timeout_s=timeout_s)
+            self.cleanup()
+        except Exception:
+            self.get_logger().error(f'while ending:\n{traceback.format_exc()}')
+        return ended
 
     @logged_transition
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:

@@ -1,6 +1,6 @@
 """A small desktop arm: geometry, kinematics and joint dynamics.
 
-Frame ``base``: origin on the table under the pan axis, x forward, y left, z up; metres and radians.
+Frame ``base``: origin on the table under the pan axis, x forward, y left, z up. Metres, radians.
 Joints: ``shoulder_pan`` turns about z. ``shoulder_lift`` is 0 with the upper arm upright and
 positive leaning forward; ``elbow_flex`` and ``wrist_flex`` bend the next link downwards.
 ``gripper`` is the angle of the pinion that drives two parallel fingers: 0 closed, 1 wide open.
@@ -69,9 +69,7 @@ def forward(spec: ArmSpec, positions: FloatArray) -> TipPose:
     links = ((spec.upper_arm_m, upper), (spec.forearm_m, forearm), (spec.hand_m, hand))
     reach = sum(length * math.cos(pitch) for length, pitch in links)
     height = spec.shoulder_height_m + sum(length * math.sin(pitch) for length, pitch in links)
-    return TipPose(
-        pan_rad=float(positions[0]), reach_m=reach, height_m=height, pitch_rad=hand
-    )
+    return TipPose(pan_rad=float(positions[0]), reach_m=reach, height_m=height, pitch_rad=hand)
 
 
 def inverse(spec: ArmSpec, pose: TipPose) -> FloatArray:
@@ -88,9 +86,7 @@ def inverse(spec: ArmSpec, pose: TipPose) -> FloatArray:
     lift = math.acos((a * a + distance * distance - b * b) / (2 * a * distance))
     upper = math.atan2(above, along) + lift
     elbow = math.pi - bend
-    joints = np.array(
-        [pose.pan_rad, math.pi / 2 - upper, elbow, upper - elbow - pose.pitch_rad]
-    )
+    joints = np.array([pose.pan_rad, math.pi / 2 - upper, elbow, upper - elbow - pose.pitch_rad])
     return np.clip(joints, spec.lower_rad[:ARM_JOINTS], spec.upper_rad[:ARM_JOINTS])
 
 
@@ -137,7 +133,7 @@ class ArmDynamics:
         self.commands_rad = np.clip(target, self._lower, self._upper)
 
     def step(self, dt_s: float, *, least_gripper_rad: float = 0.0) -> None:
-        """Advance by ``dt_s``; what is between the fingers keeps them ``least_gripper_rad`` open."""
+        """Advance by ``dt_s``; something between the fingers blocks at ``least_gripper_rad``."""
         before = self.positions_rad
         pull = self._stiffness * (self.commands_rad - before)
         pull -= self._damping * self.velocities_rad_s

@@ -35,7 +35,7 @@ class CubeSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class TraySpec:
-    """A square tray fixed to the table, its sides along x and y; ``inner_m`` is its clear width."""
+    """A square tray fixed to the table, sides along x and y; ``inner_m`` is its clear width."""
 
     inner_m: float = 0.085
     wall_m: float = 0.006
@@ -78,7 +78,7 @@ class Cube:
     @property
     def resting(self) -> bool:
         """Neither held nor falling."""
-        return not self.held and self.position_m[2] <= self._floor_m() + 1e-6
+        return not self.held and bool(self.position_m[2] <= self._floor_m() + 1e-6)
 
     @property
     def in_tray(self) -> bool:

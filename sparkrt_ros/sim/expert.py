@@ -23,7 +23,7 @@ FloatArray = npt.NDArray[np.float64]
 class ExpertSpec:
     """Heights are of the fingertips above the table."""
 
-    ahead_m: float = 0.042
+    ahead_m: float = 0.030
     grasp_height_m: float = 0.010
     place_height_m: float = 0.020
     hover_m: float = 0.065

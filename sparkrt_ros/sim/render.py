@@ -82,9 +82,7 @@ class Renderer:
         for box in order:
             for face in np.flatnonzero(seen[box]):
                 ring = _FACES[face]
-                outline = (
-                    pixels[box, ring] if safe[box] else self._clipped(points[box, ring])
-                )
+                outline = pixels[box, ring] if safe[box] else self._clipped(points[box, ring])
                 if outline is not None:
                     self._face(image, outline, shades[box][face])
         return image
@@ -94,7 +92,7 @@ class Renderer:
         fill = color.tolist()
         cv2.fillConvexPoly(image, outline, fill, cv2.LINE_8, _SHIFT)
         edge = (color * 0.86).tolist()
-        cv2.polylines(image, [outline], True, edge, 1, cv2.LINE_AA, _SHIFT)
+        _line(image, outline, edge, closed=True)
 
     def _background(self, view: View) -> ImageArray:
         image = self._wall.copy()
@@ -107,8 +105,8 @@ class Renderer:
         for line in _grid_lines():
             path = self._ground(line, view)
             if path is not None:
-                cv2.polylines(image, [path], False, _GRID, 1, cv2.LINE_AA, _SHIFT)
-        cv2.polylines(image, [outline], True, _EDGE, 2, cv2.LINE_AA, _SHIFT)
+                _line(image, path, _GRID)
+        _line(image, outline, _EDGE, closed=True, thickness=2)
         return image
 
     def _shadows(self, image: ImageArray, corners: FloatArray, view: View) -> None:
@@ -149,6 +147,17 @@ class Renderer:
         middle = np.array([(camera.width - 1) / 2, (camera.height - 1) / 2])
         pixels = points[:, :2] / depth * camera.focal_px + middle
         return np.clip(pixels * (1 << _SHIFT), -400000, 400000).astype(np.int32)
+
+
+def _line(
+    image: ImageArray,
+    path: npt.NDArray[np.int32],
+    color: Sequence[float],
+    *,
+    closed: bool = False,
+    thickness: int = 1,
+) -> None:
+    cv2.polylines(image, [path], closed, color, thickness, cv2.LINE_AA, _SHIFT)
 
 
 def _gradient(camera: CameraSpec) -> ImageArray:

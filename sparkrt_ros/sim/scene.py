@@ -62,7 +62,7 @@ def look_at(position_m: FloatArray, target_m: FloatArray) -> View:
 
 def front_view() -> View:
     """Across the table from the arm, above it, with the whole workspace in sight."""
-    return look_at(np.array([0.68, 0.0, 0.47]), np.array([0.15, 0.0, 0.075]))
+    return look_at(np.array([0.66, 0.0, 0.47]), np.array([0.13, 0.0, 0.085]))
 
 
 def _pitched(pan_rad: float, pitch_rad: float) -> FloatArray:
@@ -102,8 +102,18 @@ def arm_boxes(spec: ArmSpec, positions: FloatArray) -> list[Box]:
         joints.append(joints[-1] + frame[:, 0] * length)
     level = _pitched(pan, 0.0)
     boxes = [
-        Box(center_m=np.array([0, 0, 0.02]), rotation=np.eye(3), half_m=(0.06, 0.06, 0.02), color=MOTOR),
-        Box(center_m=np.array([0, 0, 0.065]), rotation=level, half_m=(0.038, 0.042, 0.025), color=SHELL),
+        Box(
+            center_m=np.array([0, 0, 0.02]),
+            rotation=np.eye(3),
+            half_m=(0.06, 0.06, 0.02),
+            color=MOTOR,
+        ),
+        Box(
+            center_m=np.array([0, 0, 0.065]),
+            rotation=level,
+            half_m=(0.038, 0.042, 0.025),
+            color=SHELL,
+        ),
         Box(center_m=joints[0], rotation=level, half_m=(0.028, 0.046, 0.03), color=MOTOR),
         _link(joints[0], frames[0], (0.03, lengths[0] - 0.024), (0.019, 0.016), SHELL),
         Box(center_m=joints[1], rotation=frames[0], half_m=(0.024, 0.034, 0.024), color=MOTOR),
@@ -159,7 +169,8 @@ def cube_box(cube: Cube) -> Box:
     """The cube as it lies, or as it hangs between the fingers."""
     half = cube.spec.side_m / 2
     rotation = _pitched(cube.yaw_rad, 0.0)
-    return Box(center_m=cube.position_m, rotation=rotation, half_m=(half, half, half), color=CUBE)
+    center = cube.position_m.copy()
+    return Box(center_m=center, rotation=rotation, half_m=(half, half, half), color=CUBE)
 
 
 def tray_boxes(spec: TraySpec, tray_m: FloatArray) -> list[Box]:

@@ -15,7 +15,15 @@ import numpy.typing as npt
 from sparkrt_ros.sim.arm import ArmDynamics, ArmSpec, TipPose, inverse
 from sparkrt_ros.sim.cube import Cube, CubeSpec, TraySpec
 from sparkrt_ros.sim.render import FRONT_CAMERA, WRIST_CAMERA, Renderer
-from sparkrt_ros.sim.scene import Box, arm_boxes, cube_box, front_view, tray_boxes, wrist_view
+from sparkrt_ros.sim.scene import (
+    Box,
+    View,
+    arm_boxes,
+    cube_box,
+    front_view,
+    tray_boxes,
+    wrist_view,
+)
 
 FloatArray = npt.NDArray[np.float64]
 ImageArray = npt.NDArray[np.uint8]
@@ -30,7 +38,7 @@ class TaskSpec:
     arm: ArmSpec = field(default_factory=ArmSpec)
     cube: CubeSpec = field(default_factory=CubeSpec)
     tray: TraySpec = field(default_factory=TraySpec)
-    time_limit_s: float = 20.0
+    time_limit_s: float = 30.0
     substep_s: float = 0.005
     policy_rate_hz: float = 20.0
     cube_angle_rad: tuple[float, float] = (-0.25, 0.9)
@@ -45,13 +53,35 @@ class TaskSpec:
     gripper_rad: tuple[float, float] = (0.7, 1.0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """One instant, ready to be drawn; the last box is the body of the wrist camera."""
+
+    boxes: tuple[Box, ...]
+    wrist: View
+
+
+class Eyes:
+    """The two cameras."""
+
+    def __init__(self) -> None:
+        self._front = Renderer(FRONT_CAMERA, fixed_view=front_view())
+        self._wrist = Renderer(WRIST_CAMERA)
+
+    def draw(self, picture: Picture) -> Mapping[str, ImageArray]:
+        """By camera, (240, 320, 3) uint8 RGB."""
+        return {
+            'front': self._front.render(picture.boxes),
+            'wrist': self._wrist.render(picture.boxes[:-1], picture.wrist),
+        }
+
+
 class PickPlace:
     """One episode at a time; ``reset(seed)`` begins the next."""
 
     def __init__(self, spec: TaskSpec | None = None, *, seed: int = 0) -> None:
         self.spec = spec or TaskSpec()
-        self._front = Renderer(FRONT_CAMERA, fixed_view=front_view())
-        self._wrist = Renderer(WRIST_CAMERA)
+        self._eyes = Eyes()
         self.reset(seed)
 
     def reset(self, seed: int) -> None:
@@ -112,16 +142,15 @@ class PickPlace:
             self.arm.command(start + (target - start) * (index / steps))
             self.substep()
 
-    def boxes(self) -> list[Box]:
-        """Everything the cameras can see; the last box is the body of the wrist camera."""
+    def picture(self) -> Picture:
+        """What there is to see now; drawing it may take place later, on another thread."""
         spec, arm = self.spec.arm, self.arm.positions_rad
-        return [*self._tray_boxes, cube_box(self.cube), *arm_boxes(spec, arm)]
+        boxes = (*self._tray_boxes, cube_box(self.cube), *arm_boxes(spec, arm))
+        return Picture(boxes=boxes, wrist=wrist_view(spec, arm))
 
     def render(self) -> Mapping[str, ImageArray]:
         """What both cameras see now: by camera, (240, 320, 3) uint8 RGB."""
-        boxes = self.boxes()
-        wrist = wrist_view(self.spec.arm, self.arm.positions_rad)
-        return {'front': self._front.render(boxes), 'wrist': self._wrist.render(boxes[:-1], wrist)}
+        return self._eyes.draw(self.picture())
 
 
 def _polar(

@@ -85,12 +85,66 @@ ACT_CASES: Mapping[str, ActCase] = {
     'seven_decoder_layers': ActCase(options=_small(n_decoder_layers=7)),
     'gelu': ActCase(options=_small(feedforward_activation='gelu')),
     'no_state': ActCase(state_size=None, options=_small()),
-    'environment_only': ActCase(
-        cameras={}, state_size=None, environment_size=5, options=_small()
-    ),
+    'environment_only': ActCase(cameras={}, state_size=None, environment_size=5, options=_small()),
     'state_and_environment': ActCase(cameras={}, environment_size=5, options=_small()),
     'everything': ActCase(cameras=_TWO_SIZES, environment_size=5, options=_small()),
     'two_camera_sizes': ActCase(cameras=_TWO_SIZES, options=_small()),
     'vae_weights_present': ActCase(options=_small(use_vae=True)),
 }
 """By name; each has a golden chunk for one observation and for a batch of two."""
+
+KEY_CASES = ('full_size', 'resnet50', 'pre_norm', 'everything')
+"""Those whose tensor names and shapes are in act_keys.json."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionCase:
+    """A policy that acts for ``steps`` steps, reset before step ``reset_before``.
+
+    modes: normalisation by feature type, as ``config.json`` writes it.
+    """
+
+    policy: ActCase
+    modes: Mapping[str, str]
+    steps: int
+    reset_before: int
+    folder: str
+
+    def observation(self, step: int) -> dict[str, np.ndarray]:
+        return self.policy.observation(f'{self.folder}/{step}')
+
+
+_SESSION_CAMERAS = {'front': (48, 64), 'wrist': (33, 40)}
+
+SESSION_CASES: Mapping[str, SessionCase] = {
+    'queue': SessionCase(
+        policy=ActCase(
+            cameras=_SESSION_CAMERAS, options=_small(chunk_size=6, n_action_steps=4, use_vae=True)
+        ),
+        modes={'VISUAL': 'MEAN_STD', 'STATE': 'MEAN_STD', 'ACTION': 'MIN_MAX'},
+        steps=22,
+        reset_before=14,
+        folder='lerobot_act_folder',
+    ),
+    'ensemble': SessionCase(
+        policy=ActCase(
+            cameras={'front': (48, 64)},
+            options=_small(chunk_size=6, n_action_steps=1, temporal_ensemble_coeff=0.01),
+        ),
+        modes={'VISUAL': 'MEAN_STD', 'STATE': 'QUANTILES', 'ACTION': 'MEAN_STD'},
+        steps=20,
+        reset_before=11,
+        folder='lerobot_act_ensemble_folder',
+    ),
+}
+"""Played through LeRobot's own select_action, with the processors saved in ``folder``."""
+
+ENSEMBLE_COEFFS = (0.01, 0.0, -0.1, 0.5)
+ENSEMBLE_SHAPE = (7, 3)
+"""Rows and columns of a chunk in ensemble.npz."""
+ENSEMBLE_STEPS = 25
+
+
+def ensemble_chunk(coefficient: float, step: int) -> np.ndarray:
+    """The chunk (rows, columns) float32 given to the ensembler at a step."""
+    return seeded_vector(f'ensemble/{coefficient}/{step}', ENSEMBLE_SHAPE)

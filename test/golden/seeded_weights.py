@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,15 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float32]
 ImageArray = npt.NDArray[np.uint8]
 
+_QUANTILES = {
+    'min': -2.9,
+    'max': 3.1,
+    'q01': -2.2,
+    'q10': -1.2,
+    'q50': 0.1,
+    'q90': 1.3,
+    'q99': 2.4,
+}
 _TO_UNIT = np.float32(2.0**-24)
 
 
@@ -63,6 +73,24 @@ def seeded_tensor(name: str, shape: tuple[int, ...]) -> FloatArray:
 def seeded_weights(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, FloatArray]:
     """A whole state dict; names as in the policy, without a ``model.`` prefix."""
     return {name: seeded_tensor(name, shape) for name, shape in shapes.items()}
+
+
+def seeded_statistics(
+    features: Mapping[str, Mapping[str, Any]],
+) -> dict[str, dict[str, FloatArray]]:
+    """Every statistic LeRobot may store, by feature; images (C, 1, 1), vectors (N,).
+
+    ``features`` is as ``config.json`` writes them. The quantiles are ordered, as real ones are.
+    """
+    statistics = {}
+    for key, feature in features.items():
+        image = feature['type'] == 'VISUAL'
+        shape = (feature['shape'][0], 1, 1) if image else tuple(feature['shape'])
+        mean = seeded_uniform(f'{key}.mean', shape) * np.float32(0.4) + np.float32(0.3)
+        std = seeded_uniform(f'{key}.std', shape) * np.float32(0.3) + np.float32(0.1)
+        values = {name: mean + np.float32(factor) * std for name, factor in _QUANTILES.items()}
+        statistics[key] = {'mean': mean, 'std': std, **values}
+    return statistics
 
 
 def _bits(name: str, count: int) -> npt.NDArray[np.uint64]:

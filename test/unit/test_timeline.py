@@ -125,14 +125,18 @@ def test_played_time_counts_only_while_actions_were_due():
     assert held.played_ns == 7 * DT_NS
 
 
-def test_restart_begins_the_played_time_anew_and_clear_keeps_it():
-    held = timeline()
-    held.take(chunk(ramp(5), stamp_ns=0), now_ns=0)
+def test_clear_keeps_the_played_time_and_restart_forgets_everything_but_the_options():
+    held = timeline(mode='ensemble', coeff=0.2)
+    held.take(chunk(ramp(5), stamp_ns=0, epoch=4), now_ns=0, session_id=9)
+    held.take(chunk(ramp(5), stamp_ns=0, epoch=4), now_ns=0, session_id=9)
     drive(held, 0, 2 * DT_NS)
     held.clear()
     assert (held.played_ns, sample(held, 2 * DT_NS)) == (2 * DT_NS, None)
     held.restart()
-    assert held.played_ns == 0
+    assert (held.played_ns, held.taken, held.epoch, held.session_id) == (0, 0, 0, 0)
+    assert held.rejected == {}
+    assert (held.mode, held.temporal_ensemble_coeff) == ('ensemble', 0.2)
+    assert isinstance(held.take(chunk(ramp(5), stamp_ns=0), now_ns=0), Taken)
 
 
 def test_a_barrier_voids_chunks_that_were_on_their_way():
@@ -156,6 +160,20 @@ def test_a_backward_jump_of_time_clears_chunks_and_history(mode):
     assert taken == Taken(delay_s=0.04, skip_s=0.0), 'played time of the old clock must not count'
     assert sample(held, 2 * DT_NS) == [0.0, 0.0]
     assert held.time_jumps == 1
+
+
+@pytest.mark.parametrize('mode', ['queue', 'ensemble'])
+def test_a_standstill_consumes_nothing_and_is_not_skipped(mode):
+    held = timeline(mode=mode, coeff=0.0)
+    held.take(chunk(ramp(50), stamp_ns=0), now_ns=0)
+    drive(held, 0, 4 * DT_NS)
+    for now_ns in range(4 * DT_NS, 10 * DT_NS, DT_NS):
+        held.stand_still(now_ns)
+    assert held.played_ns == 4 * DT_NS
+    taken = held.take(chunk(ramp(50) + 2, stamp_ns=2 * DT_NS, chunk_id=2), now_ns=10 * DT_NS)
+    assert taken == Taken(delay_s=0.16, skip_s=0.04)
+    assert sample(held, 10 * DT_NS)[0] == 4.0
+    assert sample(held, 11 * DT_NS)[0] == 5.0
 
 
 def test_the_mode_switches_between_two_samples():
@@ -214,7 +232,7 @@ def test_a_buffer_of_the_wrong_shape_or_type_is_refused(out):
 
 
 def test_impossible_settings_are_refused():
-    with pytest.raises(ConfigError, match="'rtc'.*queue or ensemble"):
+    with pytest.raises(ConfigError, match=r"'rtc'.*queue or ensemble"):
         timeline(mode='rtc')
     with pytest.raises(ConfigError, match='temporal_ensemble_coeff'):
         timeline(coeff=float('nan'))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from sparkrt_ros.runtime.backends.base import BaseBackend, Outputs, Region, RegionFunction
+from sparkrt_ros.runtime.device import full_fp32
 
 
 class EagerBackend(BaseBackend):
     """Runs each region as the plain function it is, in full fp32.
 
-    On CUDA, convolutions and products would otherwise be free to round their inputs to TF32
-    (10 bits of mantissa), which moves an action by about 1e-3; the switches are set around each
-    call and put back after it.
+    On CUDA, convolutions may otherwise round their inputs to TF32 (10 bits of mantissa), which is
+    far outside what a reference may differ by.
     """
 
     name = 'eager'
@@ -27,7 +26,3 @@ class EagerBackend(BaseBackend):
                 return region.fn(*inputs)
 
         return run
-
-
-class full_fp32:  # noqa: N801 (used as a function)
-    """Context in which CUDA matrix products and convolutions keep all of fp32."""

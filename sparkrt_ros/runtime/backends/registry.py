@@ -1,20 +1,39 @@
-"""Backends by name."""
+"""Backends by name. Knowing the names needs no torch; making one imports its module."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-import torch
-
-from sparkrt_ros.runtime.backends.base import ExecutionBackend
-from sparkrt_ros.runtime.backends.eager import EagerBackend
 from sparkrt_ros.runtime.errors import ConfigError
 
-BACKENDS: Mapping[str, Callable[..., ExecutionBackend]] = MappingProxyType(
-    {EagerBackend.name: EagerBackend}
+if TYPE_CHECKING:
+    import torch
+
+    from sparkrt_ros.runtime.backends.base import ExecutionBackend
+
+_PLACES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {'eager': ('sparkrt_ros.runtime.backends.eager', 'EagerBackend')}
 )
-"""Name -> factory taking ``device``."""
+BACKEND_NAMES = tuple(_PLACES)
+
+
+def check_backend_name(name: str) -> None:
+    """Raise ConfigError, listing the known names, unless ``name`` is one of them."""
+    if name not in _PLACES:
+        raise ConfigError(
+            'backend', found=repr(name), expected=f'one of {", ".join(BACKEND_NAMES)}'
+        )
+
+
+def backend_class(name: str) -> Callable[..., ExecutionBackend]:
+    """Import the class registered as ``name``. Raises ConfigError for an unknown name."""
+    check_backend_name(name)
+    module, attribute = _PLACES[name]
+    found: Callable[..., ExecutionBackend] = getattr(import_module(module), attribute)
+    return found
 
 
 def make_backend(name: str, *, device: torch.device) -> ExecutionBackend:
@@ -22,9 +41,4 @@ def make_backend(name: str, *, device: torch.device) -> ExecutionBackend:
 
     Raises ConfigError for an unknown name, BackendError when the backend cannot serve here.
     """
-    factory = BACKENDS.get(name)
-    if factory is None:
-        raise ConfigError(
-            'backend', found=repr(name), expected=f'one of {", ".join(sorted(BACKENDS))}'
-        )
-    return factory(device=device)
+    return backend_class(name)(device=device)

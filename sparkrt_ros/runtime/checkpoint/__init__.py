@@ -1,4 +1,28 @@
 """Policy folders: reading, checking and describing them.
 
-Import from the modules: ``config`` and ``stats`` need no torch, ``load`` does.
+Importing this package imports no torch; ``load_checkpoint`` does when it reads weights.
 """
+
+from sparkrt_ros.runtime.checkpoint.config import (
+    ActConfig,
+    FeatureSpec,
+    FeatureType,
+    NormalizationMode,
+)
+from sparkrt_ros.runtime.checkpoint.load import (
+    Checkpoint,
+    CheckpointDescription,
+    describe_checkpoint,
+    load_checkpoint,
+)
+
+__all__ = [
+    'ActConfig',
+    'Checkpoint',
+    'CheckpointDescription',
+    'FeatureSpec',
+    'FeatureType',
+    'NormalizationMode',
+    'describe_checkpoint',
+    'load_checkpoint',
+]

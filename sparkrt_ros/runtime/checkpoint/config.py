@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from sparkrt_ros.runtime.errors import CheckpointError
 
+OBSERVATION_PREFIX = 'observation.'
 STATE_KEY = 'observation.state'
 ENVIRONMENT_STATE_KEY = 'observation.environment_state'
 ACTION_KEY = 'action'
@@ -129,6 +130,13 @@ class ActConfig:
         """The first feature of type ENV."""
         found = (spec for spec in self.input_features.values() if spec.type is FeatureType.ENV)
         return next(found, None)
+
+    @property
+    def consumed_features(self) -> dict[str, FeatureSpec]:
+        """The inputs that the policy reads, in the order of the file."""
+        vectors = (self.robot_state_feature, self.env_state_feature)
+        read = {*self.image_features, *(spec.key for spec in vectors if spec is not None)}
+        return {key: spec for key, spec in self.input_features.items() if key in read}
 
     @property
     def action_feature(self) -> FeatureSpec:

@@ -75,8 +75,9 @@ def check_weights_present(folder: Path) -> Path:
 def resolve_inside(folder: Path, name: object, *, where: str) -> Path:
     """Return the path of a file that a processor file names; it must lie inside ``folder``.
 
-    Absolute paths, ``..`` and links that lead out are refused with ``CheckpointError``. Links of
-    a local hub cache (``snapshots/REVISION`` into ``blobs`` of the same repository) are followed.
+    Absolute paths, ``..`` and links that lead out are refused with ``CheckpointError``. A folder
+    may consist of links into one other folder (a hub cache, a linked installation): links into
+    the folder in which ``config.json`` really lies are followed.
     """
     if not isinstance(name, str) or not name:
         raise CheckpointError(where, found=repr(name), expected='the name of a file in the folder')
@@ -87,9 +88,7 @@ def resolve_inside(folder: Path, name: object, *, where: str) -> Path:
         )
     root = folder.resolve()
     target = (root / relative).resolve()
-    roots = [root]
-    if root.parent.name == 'snapshots':
-        roots.append(root.parent.parent / 'blobs')
+    roots = [root, (root / CONFIG_FILE).resolve().parent]
     if not any(target.is_relative_to(allowed) for allowed in roots):
         raise CheckpointError(
             where,

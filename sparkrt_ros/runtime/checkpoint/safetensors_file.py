@@ -109,7 +109,10 @@ def read_header(path: Path) -> SafetensorsHeader:
     if size != needed:
         problem = 'truncated' if size < needed else f'{size - needed} trailing bytes'
         raise CheckpointError(
-            str(path), found=f'{size} bytes ({problem})', expected=f'{needed} bytes', remedy=_REMEDY
+            str(path),
+            found=f'{size} bytes ({problem})',
+            expected=f'{needed} bytes',
+            remedy=_REMEDY,
         )
     return SafetensorsHeader(path=path, size_bytes=size, tensors=tensors)
 
@@ -131,15 +134,15 @@ def _header_length(path: Path, head: bytes, size: int) -> int:
             expected='a safetensors file, at least 8 bytes and its tensors',
             remedy=_REMEDY,
         )
-    if head.startswith((_ZIP_MAGIC, _PICKLE_MAGIC)):
-        raise CheckpointError(
-            str(path),
-            found='a PyTorch pickle or zip archive under this name',
-            expected='a safetensors file',
-            remedy='convert it where you trust it; pickles are never opened here',
-        )
     length = int.from_bytes(head, 'little')
     if not 2 <= length <= MAX_HEADER_BYTES:
+        if head.startswith((_ZIP_MAGIC, _PICKLE_MAGIC)):
+            raise CheckpointError(
+                str(path),
+                found='a PyTorch pickle or zip archive under this name',
+                expected='a safetensors file',
+                remedy='convert it where you trust it; pickles are never opened here',
+            )
         raise CheckpointError(
             str(path),
             found=f'{size} bytes starting with {head!r}, a header length of {length}',
@@ -184,9 +187,7 @@ def _tensor_table(
                 f'tensor {name}, {info.dtype} {list(info.shape)}, on {end - begin} bytes '
                 f'where it needs {info.size_bytes}',
             )
-        tensors[name] = TensorInfo(
-            dtype=info.dtype, shape=info.shape, start=data_start + begin
-        )
+        tensors[name] = TensorInfo(dtype=info.dtype, shape=info.shape, start=data_start + begin)
         position = end
     return tensors
 
@@ -195,16 +196,18 @@ def _parse_entry(path: Path, name: str, entry: Any) -> tuple[TensorInfo, int, in
     if not isinstance(entry, dict):
         raise _malformed(path, f'tensor {name} described by {type(entry).__name__}')
     dtype, shape, offsets = (entry.get(key) for key in ('dtype', 'shape', 'data_offsets'))
-    if dtype not in ITEM_BYTES:
+    if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
         raise _malformed(path, f'tensor {name} of unknown type {dtype!r}')
-    if not _is_sizes(shape) or not _is_sizes(offsets) or len(offsets) != 2:
+    sizes, bounds = _sizes(shape), _sizes(offsets)
+    if sizes is None or bounds is None or len(bounds) != 2:
         raise _malformed(path, f'tensor {name} with shape {shape!r} and offsets {offsets!r}')
-    info = TensorInfo(dtype=dtype, shape=tuple(shape), start=0)
-    return info, offsets[0], offsets[1]
+    return TensorInfo(dtype=dtype, shape=sizes, start=0), bounds[0], bounds[1]
 
 
-def _is_sizes(value: Any) -> bool:
-    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+def _sizes(value: Any) -> tuple[int, ...] | None:
+    if isinstance(value, list) and all(type(item) is int and item >= 0 for item in value):
+        return tuple(value)
+    return None
 
 
 def _malformed(path: Path, found: str) -> CheckpointError:
@@ -228,6 +231,8 @@ def read_arrays(header: SafetensorsHeader, names: Iterable[str]) -> dict[str, Fl
 
 
 def _to_float32(path: Path, name: str, info: TensorInfo, data: bytes) -> FloatArray:
+    if info.count == 0:
+        return np.zeros(info.shape, dtype=np.float32)
     if info.dtype == 'BF16':
         # A bfloat16 is the upper half of the float32 with the same value.
         halves = np.frombuffer(data, dtype='<u2').astype(np.uint32)

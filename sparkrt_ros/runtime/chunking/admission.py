@@ -84,7 +84,8 @@ class Admission:
         if self._barrier_ns is not None and stamp_ns < self._barrier_ns:
             early_s = (self._barrier_ns - stamp_ns) / 1e9
             return Refusal(
-                kind='before_reset', reason=f'observed {early_s:.3f} s before the last reset'
+                kind='before_reset',
+                reason=f'observed {early_s:.3f} s before the last reset or resume',
             )
         if session_id == self.session_id:
             return self._check_order(chunk)

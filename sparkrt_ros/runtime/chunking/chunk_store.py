@@ -1,4 +1,7 @@
-"""Chunks in preallocated arrays, oldest first, and the two ways to sample them without allocating."""
+"""Chunks in preallocated arrays, oldest first, and the two ways to sample them.
+
+Sampling allocates no array; that rules out ufuncs over mixed types too, which cast in buffers.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,7 @@ class ChunkStore:
         self._size = size
         self._coeff = 0.0
         self._scratch = np.zeros(size)
-        self._rows = np.zeros((0, 0, size))
-        self._reserve(rows=1)
+        self._allocate(capacity=2, rows=1)
 
     def set_coefficient(self, coeff: float) -> None:
         """Weights ``exp(-coeff * i)``, i = 0 the oldest chunk that covers the time."""
@@ -39,6 +41,11 @@ class ChunkStore:
     def clear(self) -> None:
         self.count = 0
 
+    def shift(self, delay_ns: int) -> None:
+        """Let everything be due ``delay_ns`` later."""
+        self._origins_ns[: self.count] += delay_ns
+        self._ends_ns[: self.count] += delay_ns
+
     def append(self, chunk: ActionChunk, *, origin_ns: int, now_ns: int) -> None:
         """Copy a chunk in as the newest, row 0 due at ``origin_ns``; forget what ran out."""
         if chunk.rows > self._rows.shape[1]:
@@ -47,7 +54,8 @@ class ChunkStore:
         if self.count == self._capacity:
             self._keep(np.arange(1, self.count))
         index = self.count
-        slot = int(np.setdiff1d(np.arange(self._capacity), self._slots[:index])[0])
+        used = set(self._slots[:index].tolist())
+        slot = next(free for free in range(self._capacity) if free not in used)
         dt_ns = chunk.dt_s * 1e9
         self._rows[slot, : chunk.rows] = chunk.actions
         self._slots[index] = slot
@@ -69,7 +77,7 @@ class ChunkStore:
         return float(self._dt_ns[self.count - 1])
 
     def sample_newest(self, now_ns: int, *, out: Float64Array) -> bool:
-        """Action of the newest chunk at ``now_ns`` into ``out``; False when it does not cover it."""
+        """Action of the newest chunk at ``now_ns`` into ``out``; False where it has none."""
         if self.count == 0:
             return False
         index = self.count - 1
@@ -99,23 +107,35 @@ class ChunkStore:
         covered = self._covered[:count]
         if not covered.any():
             return False
-        values = self._interpolate(count)
-        weights = self._work_weights[:count]
-        age = self._upper[:count]
-        np.cumsum(covered, out=age)
-        np.subtract(age, 1, out=age)
-        np.take(self._weights, age, out=weights, mode='clip')
-        np.multiply(weights, covered, out=weights)
-        np.dot(weights, values, out=out)
-        np.divide(out, weights.sum(), out=out)
+        self._gather(count)
+        weights, upper_weights = self._work_weights[:count], self._upper_weights[:count]
+        self._weigh(covered, out=weights)
+        total = weights.sum()
+        np.multiply(weights, self._fraction[:count], out=upper_weights)
+        np.subtract(weights, upper_weights, out=weights)
+        np.dot(weights, self._low[:count], out=out)
+        np.dot(upper_weights, self._high[:count], out=self._scratch)
+        np.add(out, self._scratch, out=out)
+        np.divide(out, total, out=out)
         return True
+
+    def _weigh(self, covered: npt.NDArray[np.bool_], *, out: Float64Array) -> None:
+        """Weights of the chunks: by age among those that cover the time, 0 for the others."""
+        seen, age = self._lower[: covered.size], self._upper[: covered.size]
+        np.copyto(seen, covered)
+        np.cumsum(seen, out=age)
+        np.subtract(age, 1, out=age)
+        np.take(self._weights, age, out=out, mode='clip')
+        np.logical_not(covered, out=covered)
+        np.copyto(out, 0.0, where=covered)
 
     def _locate(self, now_ns: int, count: int) -> None:
         """Row, fraction and coverage of ``now_ns`` in each chunk."""
         position, near = self._position[:count], self._near[:count]
         fraction, covered = self._fraction[:count], self._covered[:count]
         np.subtract(now_ns, self._origins_ns[:count], out=self._lower[:count])
-        np.divide(self._lower[:count], self._dt_ns[:count], out=position)
+        np.copyto(position, self._lower[:count])
+        np.divide(position, self._dt_ns[:count], out=position)
         np.rint(position, out=near)
         np.subtract(position, near, out=fraction)
         np.abs(fraction, out=fraction)
@@ -129,51 +149,50 @@ class ChunkStore:
         np.greater_equal(position, 0.0, out=self._started[:count])
         np.logical_and(covered, self._started[:count], out=covered)
 
-    def _interpolate(self, count: int) -> Float64Array:
-        """Value of each chunk, (count, A); of no meaning where it does not cover the time."""
-        lower, upper = self._lower[:count], self._upper[:count]
-        low, high = self._low[:count], self._high[:count]
-        np.clip(lower, 0, self._last_rows[:count], out=lower)
+    def _gather(self, count: int) -> None:
+        """Both rows around the time in each chunk; of no meaning where it does not cover it."""
+        lower, upper, base = self._lower[:count], self._upper[:count], self._base[:count]
+        np.maximum(lower, 0, out=lower)
+        np.minimum(lower, self._last_rows[:count], out=lower)
         np.add(lower, 1, out=upper)
         np.minimum(upper, self._last_rows[:count], out=upper)
-        base = self._base[:count]
         np.multiply(self._slots[:count], self._rows.shape[1], out=base)
         np.add(lower, base, out=lower)
         np.add(upper, base, out=upper)
-        np.take(self._flat, lower, axis=0, out=low, mode='clip')
-        np.take(self._flat, upper, axis=0, out=high, mode='clip')
-        np.subtract(high, low, out=high)
-        np.multiply(high, self._fraction_column[:count], out=high)
-        np.add(low, high, out=low)
-        return low
+        np.take(self._flat, lower, axis=0, out=self._low[:count], mode='clip')
+        np.take(self._flat, upper, axis=0, out=self._high[:count], mode='clip')
 
     def _keep(self, kept: npt.NDArray[Any]) -> None:
         """Keep the chunks at these indices, in the same order."""
-        for field in (self._slots, self._origins_ns, self._dt_ns, self._last_rows, self._ends_ns):
+        for field in self._fields():
             field[: kept.size] = field[kept]
         self.count = int(kept.size)
 
     def _reserve(self, *, rows: int) -> None:
-        """Allocate for chunks of ``rows`` rows and carry over what is held."""
-        capacity = min(rows + 1, MAX_CHUNKS)
-        stored = np.zeros((capacity, rows, self._size))
-        integers = np.zeros((7, capacity), dtype=np.int64)
-        floats = np.zeros((5, capacity))
-        if self.count:
-            held = slice(0, self.count)
-            stored[held, : self._rows.shape[1]] = self._rows[self._slots[held]]
-            integers[0, held] = np.arange(self.count)
-            integers[1, held] = self._origins_ns[held]
-            integers[2, held] = self._last_rows[held]
-            integers[3, held] = self._ends_ns[held]
-            floats[0, held] = self._dt_ns[held]
+        """Make room for chunks of ``rows`` rows and carry over what is held."""
+        held = slice(0, self.count)
+        old_rows, slots = self._rows[self._slots[held]], np.arange(self.count)
+        kept = [field[held] for field in self._fields()]
+        self._allocate(capacity=min(rows + 1, MAX_CHUNKS), rows=rows)
+        self._rows[held, : old_rows.shape[1]] = old_rows
+        for field, values in zip(self._fields(), kept, strict=True):
+            field[held] = values
+        self._slots[held] = slots
+
+    def _fields(self) -> tuple[npt.NDArray[Any], ...]:
+        """What is stored for each chunk, index 0 the oldest."""
+        return self._slots, self._origins_ns, self._dt_ns, self._last_rows, self._ends_ns
+
+    def _allocate(self, *, capacity: int, rows: int) -> None:
         self._capacity = capacity
-        self._rows = stored
-        self._flat = stored.reshape(capacity * rows, self._size)
+        self._rows = np.zeros((capacity, rows, self._size))
+        self._flat = self._rows.reshape(capacity * rows, self._size)
+        integers = np.zeros((7, capacity), dtype=np.int64)
         self._slots, self._origins_ns, self._last_rows, self._ends_ns = integers[:4]
         self._lower, self._upper, self._base = integers[4:]
-        self._dt_ns, self._position, self._near, self._fraction, self._work_weights = floats
-        self._fraction_column = self._fraction[:, np.newaxis]
+        floats = np.zeros((6, capacity))
+        self._dt_ns, self._position, self._near, self._fraction = floats[:4]
+        self._work_weights, self._upper_weights = floats[4:]
         self._covered = np.zeros(capacity, dtype=np.bool_)
         self._started = np.zeros(capacity, dtype=np.bool_)
         self._low = np.zeros((capacity, self._size))

@@ -24,7 +24,7 @@ class PlayedTime:
 
     @property
     def total_ns(self) -> int:
-        """Time played since construction or :meth:`restart`."""
+        """Time played since construction."""
         if not self.playing:
             return self._closed_ns
         return self._closed_ns + self._open_end_ns - self._open_begin_ns
@@ -66,8 +66,3 @@ class PlayedTime:
         """Drop the intervals, whose times no longer mean anything; keep the total."""
         self.stop()
         self._count = 0
-
-    def restart(self) -> None:
-        """Drop the intervals and the total."""
-        self.forget()
-        self._closed_ns = 0

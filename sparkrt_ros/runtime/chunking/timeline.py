@@ -66,6 +66,7 @@ class Timeline:
         self._admission = Admission()
         self._played = PlayedTime()
         self._now_ns: int | None = None
+        self._still_since_ns: int | None = None
         self._store = ChunkStore(size=len(joint_names))
         self.mode = mode
         self.temporal_ensemble_coeff = temporal_ensemble_coeff
@@ -130,20 +131,28 @@ class Timeline:
         """Time during which actions were consumed, since construction or :meth:`restart`."""
         return self._played.total_ns
 
-    def take(
-        self, chunk: ActionChunk, *, now_ns: int, session_id: int = 0
-    ) -> Taken | Refusal:
+    def advance(self, now_ns: int) -> None:
+        """Note the time; where it went backwards, every chunk and the history are void."""
+        if self._now_ns is not None and now_ns < self._now_ns:
+            self.time_jumps += 1
+            self.clear()
+            self._played.forget()
+            self._admission.forget_times()
+        self._now_ns = now_ns
+
+    def take(self, chunk: ActionChunk, *, now_ns: int, session_id: int = 0) -> Taken | Refusal:
         """Add a chunk that arrives at ``now_ns``; its rows are copied.
 
         Returns what was skipped of it, or the reason why it is not played (also counted in
         ``rejected`` by its kind). A refused chunk changes nothing else.
         """
-        self._advance(now_ns)
+        self.advance(now_ns)
         refusal = check_form(chunk, self.joint_names) or self._admission.check(
             chunk, session_id=session_id, now_ns=now_ns
         )
         if refusal is not None:
             return self._refuse(refusal)
+        self._move_on(now_ns)
         self._follow_playback(now_ns)
         delay_ns = max(0, now_ns - chunk.observation_stamp_ns)
         skip_ns = min(delay_ns, self._played.since(chunk.observation_stamp_ns))
@@ -164,7 +173,7 @@ class Timeline:
         Returns False on underrun (``out`` is then unchanged, so it still holds the last action)
         and notes the time as played otherwise.
         """
-        self._advance(now_ns)
+        self.advance(now_ns)
         size = len(self.joint_names)
         if out.shape != (size,) or out.dtype != np.float64:
             raise ActionError(
@@ -172,6 +181,7 @@ class Timeline:
                 found=f'out of shape {out.shape} and type {out.dtype}',
                 expected=f'({size},) float64',
             )
+        self._move_on(now_ns)
         if self._mode == 'queue':
             due = self._store.sample_newest(now_ns, out=out)
         else:
@@ -182,6 +192,14 @@ class Timeline:
             self._follow_playback(now_ns)
             self._played.stop()
         return due
+
+    def stand_still(self, now_ns: int) -> None:
+        """Consume nothing from ``now_ns`` on; the next sample goes on where playback stood."""
+        self.advance(now_ns)
+        if self._still_since_ns is None:
+            self._follow_playback(now_ns)
+            self._played.stop()
+            self._still_since_ns = now_ns
 
     def remaining_s(self, now_ns: int) -> float:
         """Time until the held actions run out, 0 when they have."""
@@ -197,25 +215,29 @@ class Timeline:
         """Drop every chunk; with ``barrier_ns`` also those on their way, observed before it."""
         self._played.stop()
         self._store.clear()
+        self._still_since_ns = None
         if barrier_ns is not None:
             self._admission.refuse_before(barrier_ns)
 
-    def restart(self, *, barrier_ns: int | None = None) -> None:
-        """Like :meth:`clear`, and the played time starts again from 0."""
-        self.clear(barrier_ns=barrier_ns)
-        self._played.restart()
+    def restart(self) -> None:
+        """As when it was made, with its options kept."""
+        self._store.clear()
+        self._admission = Admission()
+        self._played = PlayedTime()
+        self._now_ns = None
+        self._still_since_ns = None
+        self.rejected = Counter()
+        self.time_jumps = 0
 
     def _refuse(self, refusal: Refusal) -> Refusal:
         self.rejected[refusal.kind] += 1
         return refusal
 
-    def _advance(self, now_ns: int) -> None:
-        if self._now_ns is not None and now_ns < self._now_ns:
-            self.time_jumps += 1
-            self.clear()
-            self._played.forget()
-            self._admission.forget_times()
-        self._now_ns = now_ns
+    def _move_on(self, now_ns: int) -> None:
+        """End a standstill."""
+        if self._still_since_ns is not None:
+            self._store.shift(now_ns - self._still_since_ns)
+            self._still_since_ns = None
 
     def _follow_playback(self, now_ns: int) -> None:
         """Actions that were playing went on until now, or until they ran out."""

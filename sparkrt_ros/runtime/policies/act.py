@@ -106,6 +106,7 @@ class _FeedForward(nn.Module):
         self.linear1 = nn.Linear(config.dim_model, config.dim_feedforward)
         self.linear2 = nn.Linear(config.dim_feedforward, config.dim_model)
         self.dropout = nn.Dropout(config.dropout)
+        self.activation_name = config.feedforward_activation
         self.activation = _ACTIVATIONS[config.feedforward_activation]
         self.pre_norm = config.pre_norm
 
@@ -115,9 +116,11 @@ class _FeedForward(nn.Module):
 
     def residual(self, x: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """One sublayer with its skip connection, normalised before or after."""
+        out: Tensor
         if self.pre_norm:
-            return x + self.dropout(sublayer(norm(x)))
-        out: Tensor = norm(x + self.dropout(sublayer(x)))
+            out = x + self.dropout(sublayer(norm(x)))
+        else:
+            out = norm(x + self.dropout(sublayer(x)))
         return out
 
 
@@ -213,6 +216,7 @@ class ActModel(nn.Module):
         super().__init__()
         dim = config.dim_model
         self.config = config
+        self._n_cameras = len(config.image_features)
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
         n_vector_tokens = 1
@@ -267,17 +271,19 @@ class ActModel(nn.Module):
         state: (B, S); environment_state: (B, E); each exactly when the configuration has it.
         latent: (B, latent_dim); zeros, which is what inference uses, when None.
         """
-        batch = (images[0] if images else self._required(environment_state)).shape[0]
+        if len(images) != self._n_cameras:
+            raise _input_error(f'{len(images)} images')
+        batch = (images[0] if images else _required(environment_state)).shape[0]
         if latent is None:
             weight = self.encoder_latent_input_proj.weight
             latent = weight.new_zeros(batch, self.config.latent_dim)
         tokens = [self.encoder_latent_input_proj(latent).unsqueeze(0)]
         positions = [self.encoder_1d_feature_pos_embed.weight.unsqueeze(1)]
         if self.config.robot_state_feature is not None:
-            state = self._required(state)
+            state = _required(state)
             tokens.append(self.encoder_robot_state_input_proj(state).unsqueeze(0))
         if self.config.env_state_feature is not None:
-            environment_state = self._required(environment_state)
+            environment_state = _required(environment_state)
             tokens.append(self.encoder_env_state_input_proj(environment_state).unsqueeze(0))
         for image in images:
             pixels, where = self._see(image)
@@ -302,9 +308,14 @@ class ActModel(nn.Module):
         chunk: Tensor = self.action_head(rows.transpose(0, 1))
         return chunk
 
-    def _required(self, value: Tensor | None) -> Tensor:
-        if value is None:
-            raise ConfigError(
-                'ActModel', found='no value', expected='every input that the configuration names'
-            )
-        return value
+
+def _required(value: Tensor | None) -> Tensor:
+    if value is None:
+        raise _input_error('a vector missing')
+    return value
+
+
+def _input_error(found: str) -> ConfigError:
+    return ConfigError(
+        'ActModel', found=found, expected='every input that the configuration names'
+    )

@@ -1,0 +1,244 @@
+"""The streamer process: action chunks in, guarded commands out. A managed lifecycle node.
+
+It needs no torch, so that it starts fast, stays small and outlives the policy process. The ROS
+thread stores what arrives and reports; the control thread alone plays chunks and sends commands
+(see StreamerCore for its states).
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rclpy.clock import Clock
+from rclpy.clock_type import ClockType
+from std_srvs.srv import Trigger
+
+from sparkrt.msg import ActionChunk as ActionChunkMessage
+from sparkrt.msg import PolicyStatus, StreamerProgress, StreamerStatus
+from sparkrt_ros.convert.contract import load_contract
+from sparkrt_ros.nodes import qos
+from sparkrt_ros.nodes.control_loop import settle_process
+from sparkrt_ros.nodes.diagnostics import Diagnostics
+from sparkrt_ros.nodes.parameter_spec import Value
+from sparkrt_ros.nodes.shutdown import StopToken, run_node
+from sparkrt_ros.nodes.streamer_parameters import STREAMER_PARAMETERS, check_values
+from sparkrt_ros.nodes.streamer_parts import StreamerParts, read_chunk
+from sparkrt_ros.nodes.streamer_report import StreamerReport
+from sparkrt_ros.nodes.streamer_status import (
+    progress_message,
+    status_message,
+    unconfigured_status,
+)
+from sparkrt_ros.nodes.throttle import ThrottledLog
+from sparkrt_ros.nodes.transitions import ManagedNode
+from sparkrt_ros.runtime.errors import MessageError
+
+# Relative, so that a namespace moves both nodes together; remap for a policy of another name.
+CHUNK_TOPIC = 'sparkrt/action_chunk'
+POLICY_STATUS_TOPIC = 'sparkrt/status'
+
+
+class ActionStreamer(ManagedNode):
+    """``settle`` is called before the control thread starts; see ``settle_process``."""
+
+    def __init__(self, token: StopToken, *, settle: Callable[[], None] = lambda: None) -> None:
+        super().__init__('action_streamer', STREAMER_PARAMETERS, token, check=check_values)
+        self._settle = settle
+        self._parts: StreamerParts | None = None
+        self._events = qos.QosEvents(self)
+        self._log = ThrottledLog(self.get_logger(), period_s=5.0)
+        self._progress = self.create_publisher(StreamerProgress, '~/progress', qos.PROGRESS)
+        self._status = self.create_publisher(StreamerStatus, '~/status', qos.STATUS)
+        self._steady = Clock(clock_type=ClockType.STEADY_TIME)
+        self._status_timer = self._timer(self.parameters['status.rate_hz'], self.publish_status)
+        self._progress_timer: Any = None
+        self._news = self.create_guard_condition(self._tell_news)
+        self._chunks = self.create_subscription(
+            ActionChunkMessage,
+            CHUNK_TOPIC,
+            self._take_chunk,
+            qos.CHUNK,
+            event_callbacks=self._events.for_subscription(CHUNK_TOPIC),
+        )
+        self._report = StreamerReport(self, self._chunks, self._events)
+        self._diagnostics = Diagnostics(
+            self,
+            [lambda row=row: row(self._parts) for row in self._report.rows],  # type: ignore[misc]
+            hardware_id='no robot',
+        )
+        self.create_subscription(
+            PolicyStatus, POLICY_STATUS_TOPIC, self._take_policy_status, qos.STATUS
+        )
+        for name, act in (('reset', self.reset), ('pause', self.pause), ('resume', self.resume)):
+            self.create_service(Trigger, f'~/{name}', self._answer(act))
+        self.parameters.on_change(self._parameters_changed)
+
+    # Lifecycle
+
+    def configure(self) -> None:
+        contract = load_contract(self.parameters['robot'])
+        self._parts = StreamerParts(
+            self,
+            contract,
+            self.parameters.values,
+            self._events,
+            notify=self._news.trigger,
+            on_error=self._control_failed,
+        )
+        self._diagnostics.hardware_id = contract.name
+        self._progress_timer = self._timer(contract.policy_rate_hz, self._publish_progress)
+        self.get_logger().info(
+            f'robot {contract.name}: {len(contract.action)} joints at {self._parts.rate_hz:g} Hz'
+        )
+
+    def activate(self) -> None:
+        parts = self._configured()
+        self._report.begin()
+        parts.apply(self.parameters.values)
+        self._settle()
+        parts.start()
+
+    def deactivate(self) -> None:
+        if self._parts is not None:
+            self._parts.stop()
+
+    def cleanup(self) -> None:
+        parts, self._parts = self._parts, None
+        if parts is None:
+            return
+        parts.close()
+        self.destroy_timer(self._progress_timer)
+        self._events.forget()
+        self._diagnostics.hardware_id = 'no robot'
+
+    def release(self, *, timeout_s: float) -> bool:
+        return self._parts is None or self._parts.stop(timeout_s=timeout_s)
+
+    # Services
+
+    def reset(self) -> str:
+        """Drop all chunks, those on their way included; a moving robot holds until newer ones."""
+        self._configured().core.reset(self._now_ns())
+        return 'chunks observed before now are dropped'
+
+    def pause(self) -> str:
+        """Send nothing from now on."""
+        self._configured().core.pause(self._now_ns())
+        return 'nothing is sent until resume'
+
+    def resume(self) -> str:
+        """Go on with new chunks, from the measured pose."""
+        self._configured().core.resume(self._now_ns())
+        return 'waiting for a new chunk'
+
+    def _answer(self, act: Callable[[], str]) -> Callable[..., Trigger.Response]:
+        def answer(_: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+            defect = self._parts.core.defect if self._parts is not None else ''
+            response.success = self.phase == 'active' and not defect
+            if response.success:
+                response.message = act()
+            else:
+                response.message = defect or f'the node is {self.phase}'
+            self.get_logger().info(f'{act.__name__}: {response.message}')
+            return response
+
+        return answer
+
+    # What arrives
+
+    def _take_chunk(self, message: ActionChunkMessage) -> None:
+        self._report.chunk_arrived()
+        if self._parts is None or self.phase != 'active':
+            return
+        try:
+            chunk = read_chunk(message)
+        except MessageError as error:
+            self._parts.core.malformed += 1
+            self._log.warning('malformed', f'chunk refused: {error}')
+            return
+        self._parts.core.offer(chunk, session_id=message.session_id)
+
+    def _take_policy_status(self, message: PolicyStatus) -> None:
+        self._report.policy_reported(message)
+        if self._parts is not None and self._parts.follow_policy(message.mode):
+            self.get_logger().info(f'chunks are played in {self._parts.mode} mode, as the policy')
+
+    def _parameters_changed(self, values: Mapping[str, Value], changed: frozenset[str]) -> None:
+        if 'status.rate_hz' in changed:
+            self._status_timer.timer_period_ns = round(1e9 / self.parameters['status.rate_hz'])
+        if self._parts is not None:
+            self._parts.apply(values)
+
+    def _control_failed(self, error: Exception) -> None:
+        """On the control thread, which ends after this."""
+        self.get_logger().error(
+            f'the control loop failed; nothing more is sent:\n{"".join(_lines(error))}'
+        )
+        try:
+            self._configured().core.fail(self._now_ns(), f'{type(error).__name__}: {error}')
+        except Exception as second:
+            self.get_logger().error(f'while stopping:\n{"".join(_lines(second))}')
+
+    # What leaves
+
+    def publish_status(self) -> None:
+        """Publish ~/status now, and log what happened since the last time.
+
+        A defect here is logged: a report must not end the process that holds the arm.
+        """
+        try:
+            self._publish_status()
+        except Exception as error:
+            self._log.error('status', f'no status: {"".join(_lines(error))}')
+
+    def _publish_status(self) -> None:
+        stamp = self.get_clock().now().to_msg()
+        parts = self._parts
+        if parts is None:
+            self._status.publish(unconfigured_status(stamp))
+            return
+        snapshot = parts.core.snapshot
+        why = self._report.why(parts, snapshot)
+        self._report.log_news(parts, snapshot, why)
+        self._status.publish(
+            status_message(parts, snapshot=snapshot, why=why, now_ns=self._now_ns(), stamp=stamp)
+        )
+
+    def _tell_news(self) -> None:
+        """A chunk was taken or the state changed."""
+        if self._parts is None:
+            return
+        self._publish_progress()
+        if self._report.is_news(self._parts.core.snapshot):
+            self.publish_status()
+
+    def _publish_progress(self) -> None:
+        if self._parts is not None:
+            stamp = self.get_clock().now().to_msg()
+            self._progress.publish(progress_message(self._parts.core.snapshot, stamp))
+
+    def _timer(self, rate_hz: float, callback: Callable[[], None]) -> Any:
+        """A timer that goes on while simulated time stands still."""
+        return self.create_timer(1.0 / rate_hz, callback, clock=self._steady)
+
+    def _now_ns(self) -> int:
+        return int(self.get_clock().now().nanoseconds)
+
+    def _configured(self) -> StreamerParts:
+        assert self._parts is not None
+        return self._parts
+
+
+def _lines(error: Exception) -> list[str]:
+    return traceback.format_exception(type(error), error, error.__traceback__)
+
+
+def main() -> int:
+    return run_node(lambda token: ActionStreamer(token, settle=settle_process))
+
+
+if __name__ == '__main__':
+    sys.exit(main())

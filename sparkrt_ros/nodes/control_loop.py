@@ -1,0 +1,288 @@
+"""A periodic thread with deadlines of its own, for the one loop that must not wait for others.
+
+What keeps its period steady, apart from never blocking in the tick:
+
+* Deadlines are absolute, so a late tick does not delay the next. A period missed as a whole is
+  skipped and counted: a burst of commands would move the robot faster than intended.
+* SCHED_FIFO where the system permits it.
+* The collector of cyclic garbage visits every object of the process, 5 to 15 ms with rclpy and
+  numpy loaded. :func:`settle_process` moves what exists into a generation that is never visited;
+  the collector stays on, since messages and futures of the ROS thread do form cycles.
+* A thread that wants the interpreter waits for up to one switch interval, 5 ms by default;
+  :func:`settle_process` makes that 0.5 ms.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sparkrt_ros.runtime.errors import ConfigError
+
+SWITCH_INTERVAL_S = 0.0005
+# How long a sleeping loop may take to notice that it should end.
+STOP_LATENCY_S = 0.05
+KEPT_PERIODS = 16384
+
+REALTIME_REMEDY = (
+    "allow it for your user: a line '<user> - rtprio 80' in /etc/security/limits.d/realtime.conf "
+    'and a new login (containers: --ulimit rtprio=80 or --cap-add=SYS_NICE), or set '
+    'control.realtime_priority to 0'
+)
+
+
+class Pacer(Protocol):
+    """A clock the loop can sleep on; times in int nanoseconds."""
+
+    def now_ns(self) -> int: ...
+
+    def sleep_until(self, deadline_ns: int, stop: threading.Event) -> None:
+        """Return at the deadline, or before it when ``stop`` is set or time went backwards."""
+
+    def close(self) -> None:
+        """Let go of the clock."""
+
+
+class MonotonicPacer:
+    """The monotonic clock of the system; changes of the wall clock do not touch it."""
+
+    def now_ns(self) -> int:
+        return time.monotonic_ns()
+
+    def sleep_until(self, deadline_ns: int, stop: threading.Event) -> None:
+        while not stop.is_set():
+            left_s = (deadline_ns - time.monotonic_ns()) / 1e9
+            if left_s <= 0.0:
+                return
+            # More exact than Event.wait, which cannot be had without a lock and a wake-up.
+            time.sleep(min(left_s, STOP_LATENCY_S))
+
+    def close(self) -> None:
+        pass
+
+
+class RosClockPacer:
+    """A node's clock, for simulated time: sleeps while /clock stands still."""
+
+    def __init__(self, clock: Any) -> None:
+        from rclpy.clock import JumpThreshold
+        from rclpy.duration import Duration
+
+        self._clock = clock
+        self._jumped = threading.Event()
+        threshold = JumpThreshold(
+            min_forward=Duration(nanoseconds=1),
+            min_backward=Duration(nanoseconds=-1),
+            on_clock_change=True,
+        )
+        self._handle = clock.create_jump_callback(
+            threshold, post_callback=lambda _: self._jumped.set()
+        )
+
+    def now_ns(self) -> int:
+        return int(self._clock.now().nanoseconds)
+
+    def sleep_until(self, deadline_ns: int, stop: threading.Event) -> None:
+        last_ns = self.now_ns()
+        while not stop.is_set():
+            now_ns = self.now_ns()
+            if now_ns >= deadline_ns or now_ns < last_ns:
+                return
+            last_ns = now_ns
+            self._jumped.wait(STOP_LATENCY_S)
+            self._jumped.clear()
+
+    def close(self) -> None:
+        self._handle.unregister()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Periods:
+    """Time between the starts of two ticks, the last KEPT_PERIODS of them; max since the start."""
+
+    count: int = 0
+    p50_s: float = 0.0
+    p99_s: float = 0.0
+    p999_s: float = 0.0
+    max_s: float = 0.0
+
+
+class PeriodRing:
+    """The newest periods; one thread adds, any other may ask for the percentiles."""
+
+    def __init__(self, *, capacity: int = KEPT_PERIODS) -> None:
+        self._ring_ns: npt.NDArray[np.int64] = np.zeros(capacity, dtype=np.int64)
+        self._count = 0
+        self._max_ns = 0
+
+    def add(self, period_ns: int) -> None:
+        self._ring_ns[self._count % self._ring_ns.size] = period_ns
+        self._count += 1
+        if period_ns > self._max_ns:
+            self._max_ns = period_ns
+
+    def clear(self) -> None:
+        self._count = 0
+        self._max_ns = 0
+
+    def summary(self) -> Periods:
+        count = self._count
+        if count == 0:
+            return Periods()
+        kept = self._ring_ns[: min(count, self._ring_ns.size)].copy()
+        p50, p99, p999 = np.percentile(kept, (50.0, 99.0, 99.9), method='higher') / 1e9
+        return Periods(
+            count=count,
+            p50_s=float(p50),
+            p99_s=float(p99),
+            p999_s=float(p999),
+            max_s=self._max_ns / 1e9,
+        )
+
+
+class ControlLoop:
+    """Calls ``tick()`` at ``rate_hz`` on its own thread until stopped.
+
+    on_error: called once, on the loop's thread, with what a tick raised; the loop then ends, so
+        that nothing is sent by a defect. It can be started again.
+    on_warning: called with a sentence when the priority is not permitted; the loop runs without.
+    priority: of SCHED_FIFO, 1 to 99; 0 leaves scheduling alone.
+    Raises ConfigError for an impossible rate or priority.
+    """
+
+    def __init__(
+        self,
+        tick: Callable[[], None],
+        *,
+        rate_hz: float,
+        pacer: Pacer,
+        on_error: Callable[[Exception], None],
+        on_warning: Callable[[str], None],
+        priority: int = 0,
+    ) -> None:
+        if not 0 <= priority <= 99:
+            raise ConfigError(
+                'control.realtime_priority', found=str(priority), expected='0, or 1 to 99'
+            )
+        self._tick = tick
+        self._pacer = pacer
+        self._on_error = on_error
+        self._on_warning = on_warning
+        self._priority = priority
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._periods = PeriodRing()
+        self.overruns = 0
+        self.realtime = False
+        self.rate_hz = rate_hz
+
+    @property
+    def rate_hz(self) -> float:
+        """May be changed while the loop runs; holds from the next deadline on."""
+        return 1e9 / self._period_ns
+
+    @rate_hz.setter
+    def rate_hz(self, rate_hz: float) -> None:
+        if not 0.1 <= rate_hz <= 10_000.0:
+            raise ConfigError(
+                'control rate', found=f'{rate_hz} Hz', expected='between 0.1 and 10000 Hz'
+            )
+        self._period_ns = round(1e9 / rate_hz)
+
+    @property
+    def period_s(self) -> float:
+        return self._period_ns / 1e9
+
+    @property
+    def running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def periods(self) -> Periods:
+        return self._periods.summary()
+
+    def start(self) -> None:
+        """Start the thread; does nothing while it runs."""
+        if self.running:
+            return
+        self._stop.clear()
+        self._periods.clear()
+        self.overruns = 0
+        self._thread = threading.Thread(target=self._run, name='control', daemon=True)
+        self._thread.start()
+
+    def stop(self, *, timeout_s: float = 2.0) -> bool:
+        """End the thread and wait for it; False if a tick still runs after ``timeout_s``."""
+        self._stop.set()
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return True
+        thread.join(timeout_s)
+        return not thread.is_alive()
+
+    def _run(self) -> None:
+        self._raise_priority()
+        try:
+            self._loop()
+        except Exception as error:
+            self._on_error(error)
+
+    def _loop(self) -> None:
+        period_ns = self._period_ns
+        deadline_ns = self._pacer.now_ns()
+        last_ns = None
+        while True:
+            self._pacer.sleep_until(deadline_ns, self._stop)
+            if self._stop.is_set():
+                return
+            begin_ns = self._pacer.now_ns()
+            if last_ns is not None and begin_ns >= last_ns:
+                self._periods.add(begin_ns - last_ns)
+            elif last_ns is not None:
+                deadline_ns = begin_ns  # time went backwards: go on from where it is
+            last_ns = begin_ns
+            self._tick()
+            if period_ns != self._period_ns:
+                period_ns = self._period_ns
+                self._periods.clear()
+            deadline_ns = self._next_deadline(deadline_ns, period_ns)
+
+    def _next_deadline(self, deadline_ns: int, period_ns: int) -> int:
+        next_ns = deadline_ns + period_ns
+        missed = (self._pacer.now_ns() - next_ns) // period_ns
+        if missed > 0:
+            self.overruns += missed
+            next_ns += missed * period_ns
+        return next_ns
+
+    def _raise_priority(self) -> None:
+        self.realtime = False
+        if self._priority == 0:
+            return
+        try:
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(self._priority))
+        except (PermissionError, AttributeError, OSError) as error:
+            self._on_warning(
+                f'SCHED_FIFO priority {self._priority} is not permitted ({error}); the control '
+                f'loop runs without; remedy: {REALTIME_REMEDY}'
+            )
+        else:
+            self.realtime = True
+
+
+def settle_process() -> None:
+    """Keep this process's interpreter out of the control loop's way; call once all is loaded.
+
+    Process-wide, so it is for the process that exists for the loop, not for a library.
+    """
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.collect()
+    gc.freeze()

@@ -1,0 +1,322 @@
+"""Keeps the newest samples of every stream and takes consistent snapshots of them.
+
+All times are int nanoseconds of the node's clock and are arguments: the buffer has no clock. One
+thread puts samples, another takes snapshots.
+
+A snapshot has one reference time: the newest time that every ``asof`` stream has reached, so that
+a fast stream is read as it was when the slowest picture was taken. Where no stream is ``asof``
+it is the oldest of the newest samples, and the current time where all streams are ``hold``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkrt_ros.runtime.errors import ObservationError, StaleObservation
+
+# Two threads read the clock independently, and a slewed system clock may step by milliseconds;
+# a replayed bag or a restarted simulation goes back by seconds.
+JUMP_NS = 100_000_000
+# A message may be dated a little ahead of the node's clock: hosts are synchronised to
+# milliseconds, and /clock arrives in steps.
+AHEAD_NS = 500_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamSpec:
+    """How samples of one stream are chosen; see ``StreamTiming`` of the robot contract.
+
+    topic: for messages to the user. depth: samples kept; at least as many as arrive while the
+    slowest ``asof`` stream is on its way.
+    """
+
+    name: str
+    topic: str
+    max_age_s: float
+    align: str = 'asof'
+    depth: int = 16
+
+
+@dataclass(kw_only=True, eq=False)
+class Sample:
+    """One message and when it was taken; ``used`` once a snapshot contained it."""
+
+    payload: Any
+    stamp_ns: int
+    used: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """One consistent view: a sample of each stream.
+
+    reference_ns: see the module. ages_s: of each sample at the time of the snapshot.
+    skew_s: largest difference between the stamps, ``hold`` streams left out. epoch: of the buffer.
+    """
+
+    reference_ns: int
+    samples: Mapping[str, Sample]
+    ages_s: Mapping[str, float]
+    skew_s: float
+    epoch: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamCounters:
+    """received: all messages. dropped: refused, or overwritten before a snapshot used them.
+
+    age_s: of the newest sample; -1 where there is none.
+    """
+
+    received: int
+    dropped: int
+    age_s: float
+
+
+@dataclass(kw_only=True)
+class _Stream:
+    spec: StreamSpec
+    samples: deque[Sample] = field(default_factory=deque)
+    received: int = 0
+    dropped: int = 0
+
+    def newest(self) -> Sample | None:
+        return max(self.samples, key=lambda sample: sample.stamp_ns, default=None)
+
+    def newest_at(self, reference_ns: int) -> Sample | None:
+        due = (sample for sample in self.samples if sample.stamp_ns <= reference_ns)
+        return max(due, key=lambda sample: sample.stamp_ns, default=None)
+
+    def append(self, sample: Sample) -> None:
+        self.samples.append(sample)
+        while len(self.samples) > self.spec.depth:
+            self._forget(self.samples.popleft())
+
+    def keep(self, wanted: Callable[[Sample], bool]) -> None:
+        for sample in self.samples:
+            if not wanted(sample):
+                self._forget(sample)
+        self.samples = deque(sample for sample in self.samples if wanted(sample))
+
+    def _forget(self, sample: Sample) -> None:
+        self.dropped += not sample.used
+
+
+class ObservationBuffer:
+    """Latest-wins slots with a short history, for a fixed set of streams.
+
+    on_jump: called with (before_ns, after_ns), outside the lock, when time went backwards;
+    everything dated after the new time has been dropped and the epoch raised by then.
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[StreamSpec],
+        *,
+        max_skew_s: float,
+        on_jump: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self._streams = {spec.name: _Stream(spec=spec) for spec in streams}
+        self._lock = threading.Lock()
+        self._on_jump = on_jump
+        self._now_ns: int | None = None
+        self._epoch = 0
+        self._jumps = 0
+        self.max_skew_s = max_skew_s
+
+    @property
+    def epoch(self) -> int:
+        """Backward jumps of time and resets so far."""
+        return self._epoch
+
+    @property
+    def jumps(self) -> int:
+        """Backward jumps of time so far."""
+        return self._jumps
+
+    def put(self, name: str, payload: Any, *, stamp_ns: int, now_ns: int) -> bool:
+        """Store one message of stream ``name`` that was taken at ``stamp_ns``.
+
+        Samples may arrive out of order; the stamp decides which is newest. False, and counted as
+        dropped, where the stamp lies ahead of the clock.
+        """
+        self.advance(now_ns)
+        with self._lock:
+            stream = self._streams[name]
+            stream.received += 1
+            if stamp_ns > now_ns + AHEAD_NS:
+                stream.dropped += 1
+                return False
+            stream.append(Sample(payload=payload, stamp_ns=stamp_ns))
+            return True
+
+    def refuse(self, name: str) -> None:
+        """Count one message of stream ``name`` that could not be used."""
+        with self._lock:
+            self._streams[name].received += 1
+            self._streams[name].dropped += 1
+
+    def advance(self, now_ns: int) -> None:
+        """Tell the time; after a backward jump forget everything dated later than ``now_ns``.
+
+        What is dated earlier stays: of the messages published after the jump some may have
+        arrived before the clock did.
+        """
+        with self._lock:
+            before_ns = self._now_ns
+            jumped = before_ns is not None and now_ns < before_ns - JUMP_NS
+            if jumped or before_ns is None or now_ns > before_ns:
+                self._now_ns = now_ns
+            if jumped:
+                self._epoch += 1
+                self._jumps += 1
+                for stream in self._streams.values():
+                    stream.keep(lambda sample: sample.stamp_ns <= now_ns + JUMP_NS)
+        if jumped and self._on_jump is not None:
+            assert before_ns is not None
+            self._on_jump(before_ns, now_ns)
+
+    def reset(self) -> None:
+        """Forget all but ``hold`` streams, so that the next snapshot is of the time after now."""
+        with self._lock:
+            self._epoch += 1
+            for stream in self._streams.values():
+                if stream.spec.align != 'hold':
+                    stream.keep(lambda _: False)
+
+    def discard(self, name: str, sample: Sample) -> None:
+        """Drop a sample that turned out to be unusable, so that the one before it serves."""
+        with self._lock:
+            stream = self._streams[name]
+            if sample in stream.samples:
+                stream.samples.remove(sample)
+                stream.dropped += 1
+
+    def snapshot(self, now_ns: int) -> Snapshot:
+        """The newest consistent view.
+
+        Raises StaleObservation naming topic, age and limit of every stream that is missing or too
+        old, ObservationError where the stamps lie further apart than ``max_skew_s``.
+        """
+        self.advance(now_ns)
+        with self._lock:
+            self._refuse_stale(now_ns)
+            reference_ns = self._reference(now_ns)
+            chosen = {s.spec.name: self._choose(s, reference_ns) for s in self._streams.values()}
+            skew_s = self._skew(chosen)
+            for sample in chosen.values():
+                sample.used = True
+            ages_s = {name: _age_s(sample, now_ns) for name, sample in chosen.items()}
+            return Snapshot(
+                reference_ns=reference_ns,
+                samples=chosen,
+                ages_s=ages_s,
+                skew_s=skew_s,
+                epoch=self._epoch,
+            )
+
+    def stale(self, now_ns: int) -> tuple[str, ...]:
+        """Names of the streams that are missing or too old."""
+        with self._lock:
+            return tuple(n for n, s in self._streams.items() if _fault(s, now_ns) is not None)
+
+    def counters(self, now_ns: int) -> dict[str, StreamCounters]:
+        """Figures of every stream, in the order of the streams."""
+        with self._lock:
+            return {name: _counters(stream, now_ns) for name, stream in self._streams.items()}
+
+    def _refuse_stale(self, now_ns: int) -> None:
+        faults = [fault for s in self._streams.values() if (fault := _fault(s, now_ns))]
+        if faults:
+            raise StaleObservation(
+                ', '.join(topic for topic, _, _ in faults),
+                found=', '.join(found for _, found, _ in faults),
+                expected=', '.join(expected for _, _, expected in faults),
+            )
+
+    def _reference(self, now_ns: int) -> int:
+        for align in ('asof', 'latest'):
+            newest = [s.newest() for s in self._streams.values() if s.spec.align == align]
+            stamps = [sample.stamp_ns for sample in newest if sample is not None]
+            if stamps:
+                return min(stamps)
+        return now_ns
+
+    def _choose(self, stream: _Stream, reference_ns: int) -> Sample:
+        spec = stream.spec
+        sample = stream.newest() if spec.align == 'latest' else stream.newest_at(reference_ns)
+        if sample is None:
+            raise self._too_slow(stream, reference_ns)
+        gap_s = (reference_ns - sample.stamp_ns) / 1e9
+        if spec.align == 'asof' and gap_s > spec.max_age_s:
+            raise StaleObservation(
+                spec.topic,
+                found=f'a gap of {gap_s:.3f} s before the reference time',
+                expected=f'at most {spec.max_age_s:g} s',
+            )
+        return sample
+
+    def _too_slow(self, fast: _Stream, reference_ns: int) -> StaleObservation:
+        """The slowest stream is so far behind that ``fast`` has nothing of that time."""
+        slow = min(
+            (s for s in self._streams.values() if s.spec.align != 'hold'),
+            key=lambda s: max(sample.stamp_ns for sample in s.samples),
+        )
+        ahead_s = (min(sample.stamp_ns for sample in fast.samples) - reference_ns) / 1e9
+        return StaleObservation(
+            slow.spec.topic,
+            found=f'its newest sample {ahead_s:.3f} s older than anything kept of '
+            f'{fast.spec.topic}',
+            expected='samples of the same time',
+            remedy=f'wait for {slow.spec.topic}, or set its align to latest in the contract',
+        )
+
+    def _skew(self, chosen: Mapping[str, Sample]) -> float:
+        dated = [
+            (sample.stamp_ns, self._streams[name].spec.topic)
+            for name, sample in chosen.items()
+            if self._streams[name].spec.align != 'hold'
+        ]
+        if not dated:
+            return 0.0
+        oldest, newest = min(dated), max(dated)
+        skew_s = (newest[0] - oldest[0]) / 1e9
+        if skew_s > self.max_skew_s:
+            raise ObservationError(
+                f'{oldest[1]} and {newest[1]}',
+                found=f'stamps {skew_s:.3f} s apart',
+                expected=f'at most {self.max_skew_s:g} s',
+                remedy='find out which driver lags, or raise max_skew_s',
+            )
+        return skew_s
+
+
+def _fault(stream: _Stream, now_ns: int) -> tuple[str, str, str] | None:
+    """(topic, found, expected) where the stream has no sample that may be used."""
+    spec = stream.spec
+    newest = stream.newest()
+    limit = f'at most {spec.max_age_s:g} s'
+    if newest is None:
+        what = 'no usable message yet' if stream.received == stream.dropped else 'nothing newer'
+        return spec.topic, what, limit
+    age_s = _age_s(newest, now_ns)
+    if spec.align != 'hold' and age_s > spec.max_age_s:
+        return spec.topic, f'{age_s:.3f} s old', limit
+    return None
+
+
+def _age_s(sample: Sample, now_ns: int) -> float:
+    return max(0, now_ns - sample.stamp_ns) / 1e9
+
+
+def _counters(stream: _Stream, now_ns: int) -> StreamCounters:
+    newest = stream.newest()
+    return StreamCounters(
+        received=stream.received,
+        dropped=stream.dropped,
+        age_s=-1.0 if newest is None else _age_s(newest, now_ns),
+    )

@@ -1,0 +1,128 @@
+"""From a snapshot of the buffer to the observation a policy takes.
+
+Runs in the inference thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from sparkrt_ros.convert.contract import RobotContract
+from sparkrt_ros.convert.frame import CameraDecoder
+from sparkrt_ros.nodes.observation_buffer import Sample, Snapshot
+from sparkrt_ros.nodes.observation_intake import STATE, ObservationIntake, Warn
+from sparkrt_ros.runtime.errors import MessageError, StaleObservation
+from sparkrt_ros.runtime.types import Capabilities, ImageArray, Observation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """An observation in the policy's units, and the snapshot it was made of."""
+
+    observation: Observation
+    snapshot: Snapshot
+
+
+class ObservationReader:
+    """Takes a snapshot and decodes its pictures.
+
+    A picture that turns out to be damaged is dropped and counted, and the one before it serves
+    for as long as it is not too old.
+    """
+
+    def __init__(
+        self,
+        intake: ObservationIntake,
+        contract: RobotContract,
+        capabilities: Capabilities,
+        *,
+        warn: Warn,
+    ) -> None:
+        self.bad_messages = 0
+        self._intake = intake
+        self._buffer = intake.buffer
+        self._contract = contract
+        self._warn = warn
+        self._last: dict[str, tuple[Sample, ImageArray]] = {}
+        self._decoders = {
+            name: CameraDecoder(
+                camera,
+                expected=capabilities.image_shapes[camera.key],
+                warn=partial(_warn_of_decoder, warn, camera.topic),
+            )
+            for name, camera in intake.cameras.items()
+        }
+
+    def look(self, now_ns: int) -> Snapshot:
+        """The newest snapshot, its pictures not yet decoded. Raises ObservationError."""
+        try:
+            return self._buffer.snapshot(now_ns)
+        except StaleObservation:
+            fault = self._intake.state_fault
+            if fault is not None and self._buffer.stale(now_ns) == (STATE,):
+                raise fault from None
+            raise
+
+    def read(self, now_ns: int, *, task: str) -> Reading:
+        """The newest observation whose pictures all decode.
+
+        Raises ObservationError where a stream is missing, too old, or too far from the others.
+        """
+        while True:
+            snapshot = self.look(now_ns)
+            try:
+                images = self._images(snapshot)
+            except _Unusable as bad:
+                self._drop(bad)
+                continue
+            return Reading(
+                observation=self._observation(snapshot, images, task), snapshot=snapshot
+            )
+
+    def _images(self, snapshot: Snapshot) -> dict[str, ImageArray]:
+        return {
+            self._intake.cameras[name].key: self._decode(name, snapshot.samples[name])
+            for name in self._decoders
+        }
+
+    def _decode(self, name: str, sample: Sample) -> ImageArray:
+        last = self._last.get(name)
+        if last is not None and last[0] is sample:
+            return last[1]
+        try:
+            image = self._decoders[name].decode(sample.payload)
+        except MessageError as error:
+            raise _Unusable(name, sample, error) from error
+        self._last[name] = (sample, image)
+        return image
+
+    def _drop(self, bad: _Unusable) -> None:
+        self.bad_messages += 1
+        self._buffer.discard(bad.name, bad.sample)
+        self._warn(('bad', bad.name), f'message dropped: {bad.error}')
+
+    def _observation(
+        self, snapshot: Snapshot, images: dict[str, ImageArray], task: str
+    ) -> Observation:
+        state: Any = None
+        if STATE in snapshot.samples:
+            state = self._contract.state_to_policy(snapshot.samples[STATE].payload.values)
+        return Observation(
+            images=images, state=state, task=task or None, stamp_ns=snapshot.reference_ns
+        )
+
+
+def _warn_of_decoder(warn: Warn, topic: str, text: str) -> None:
+    warn(('decode', topic, text), f'{topic}: {text}')
+
+
+class _Unusable(Exception):
+    """A stored message that cannot be decoded."""
+
+    def __init__(self, name: str, sample: Sample, error: MessageError) -> None:
+        super().__init__(str(error))
+        self.name = name
+        self.sample = sample
+        self.error = error

@@ -1,0 +1,118 @@
+"""The rows of /diagnostics about the policy node."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparkrt_ros.nodes.diagnostics import Health, Level
+from sparkrt_ros.nodes.observation_buffer import StreamCounters
+from sparkrt_ros.nodes.policy_worker import Figures
+
+_LEVELS = {'error': Level.ERROR, 'waiting': Level.WARN}
+_PROFILE_VARIABLE = 'FASTDDS_DEFAULT_PROFILES_FILE'
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyFacts:
+    """Everything the status and the diagnostics of the policy node are made of."""
+
+    state: str
+    reason: str
+    epoch: int
+    receipt: Mapping[str, Any] = field(default_factory=dict)
+    load_s: float = 0.0
+    figures: Figures = field(default_factory=Figures)
+    streams: Mapping[str, StreamCounters] = field(default_factory=dict)
+    bad_messages: int = 0
+    unmatched: tuple[str, ...] = ()
+    incompatible: Mapping[str, str] = field(default_factory=dict)
+    incompatible_count: int = 0
+    lost: Mapping[str, int] = field(default_factory=dict)
+
+
+def policy_health(facts: PolicyFacts) -> Health:
+    """What serves, and whether it works."""
+    level = _LEVELS.get(facts.state, Level.OK)
+    if facts.state in ('unconfigured', 'inactive') and facts.reason:
+        level = Level.ERROR
+    keys = ('policy', 'folder', 'digest', 'backend', 'precision', 'device', 'device_name', 'mode')
+    return Health(
+        name='policy',
+        level=level,
+        message=f'{facts.state}: {facts.reason}' if facts.reason else facts.state,
+        values={
+            **{key: facts.receipt[key] for key in keys if key in facts.receipt},
+            'epoch': facts.epoch,
+            'load time [s]': facts.load_s,
+        },
+    )
+
+
+def inference_health(facts: PolicyFacts) -> Health:
+    """How long inferences take, and how many went wrong."""
+    figures = facts.figures
+    failing = figures.failures_in_a_row > 0
+    return Health(
+        name='inference',
+        level=Level.ERROR if failing else Level.OK,
+        message=f'{figures.failures_in_a_row} failures in a row' if failing else 'ok',
+        values={
+            'chunks': figures.chunks,
+            'withheld after a reset or pause': figures.withheld,
+            'failures': figures.failures,
+            'p50 [s]': figures.p50_s,
+            'p99 [s]': figures.p99_s,
+            'preprocess [s]': figures.preprocess_s,
+            'model [s]': figures.model_s,
+            'postprocess [s]': figures.postprocess_s,
+        },
+    )
+
+
+def observation_health(facts: PolicyFacts) -> Health:
+    """Which streams are missing, and what was dropped."""
+    missing = [name for name, stream in facts.streams.items() if stream.age_s < 0]
+    values: dict[str, object] = {
+        'skew [s]': facts.figures.skew_s,
+        'refused snapshots': facts.figures.refused,
+        'bad messages': facts.bad_messages,
+    }
+    for name, stream in facts.streams.items():
+        values[f'{name} age [s]'] = stream.age_s
+        values[f'{name} received'] = stream.received
+        values[f'{name} dropped'] = stream.dropped
+    return Health(
+        name='observation',
+        level=Level.WARN if missing else Level.OK,
+        message=f'nothing received: {", ".join(missing)}' if missing else 'ok',
+        values=values,
+    )
+
+
+def connection_health(facts: PolicyFacts) -> Health:
+    """Whether the middleware delivers: incompatible QoS, nobody there, lost messages."""
+    level, message = Level.OK, 'ok'
+    if facts.lost:
+        level, message = Level.WARN, f'messages lost on {", ".join(facts.lost)}'
+        if not os.environ.get(_PROFILE_VARIABLE):
+            message += f'; large images need {_PROFILE_VARIABLE} set to config/fastdds.xml'
+    if facts.unmatched:
+        level, message = Level.WARN, f'no publisher on {", ".join(facts.unmatched)}'
+    if facts.incompatible:
+        topics = ', '.join(f'{topic} ({policy})' for topic, policy in facts.incompatible.items())
+        level, message = Level.ERROR, f'incompatible QoS on {topics}'
+    return Health(
+        name='connections',
+        level=level,
+        message=message,
+        values={
+            'incompatible endpoints': facts.incompatible_count,
+            **{f'{topic} lost': count for topic, count in facts.lost.items()},
+        },
+    )
+
+
+HEALTH_ROWS = (policy_health, inference_health, observation_health, connection_health)

@@ -1,0 +1,79 @@
+"""The subscriptions of the policy node: each message goes to the intake, nothing else happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from rclpy.event_handler import SubscriptionEventCallbacks
+from rclpy.node import Node
+from rclpy.subscription import Subscription
+from sensor_msgs.msg import CompressedImage, Image, JointState
+from std_msgs.msg import Float64MultiArray
+
+from sparkrt_ros.nodes import qos
+from sparkrt_ros.nodes.observation_intake import ObservationIntake
+
+_CAMERA_MESSAGES = {'image': Image, 'compressed_image': CompressedImage}
+_STATE_MESSAGES = {'joint_state': JointState, 'float64_multi_array': Float64MultiArray}
+
+
+class PolicyInputs:
+    """Subscribes to every stream of ``intake`` until ``destroy``.
+
+    arrived: called after each message that was stored.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        intake: ObservationIntake,
+        events: qos.QosEvents,
+        *,
+        arrived: Callable[[], None],
+    ) -> None:
+        self.lost: dict[str, int] = {}
+        self._node = node
+        self._arrived = arrived
+        self._subscriptions: list[Subscription[Any]] = []
+        for camera in intake.cameras.values():
+            kind = _CAMERA_MESSAGES[camera.type]
+            store = partial(self._take, partial(intake.image, camera.name))
+            self._subscribe(kind, camera.topic, store, qos.CAMERA, events)
+        for stream in intake.state_streams.values():
+            kind = _STATE_MESSAGES[stream.type]
+            store = partial(self._take, partial(intake.joints, stream.name))
+            self._subscribe(kind, stream.topic, store, qos.STATE, events)
+
+    def unmatched(self) -> list[str]:
+        """Topics that nobody publishes compatibly."""
+        return [s.topic_name for s in self._subscriptions if s.get_publisher_count() == 0]
+
+    def destroy(self) -> None:
+        for subscription in self._subscriptions:
+            self._node.destroy_subscription(subscription)
+        self._subscriptions.clear()
+
+    def _take(self, store: Callable[..., bool], message: Any) -> None:
+        if store(message, now_ns=self._node.get_clock().now().nanoseconds):
+            self._arrived()
+
+    def _subscribe(
+        self,
+        kind: type,
+        topic: str,
+        callback: Callable[[Any], None],
+        profile: Any,
+        events: qos.QosEvents,
+    ) -> None:
+        callbacks: SubscriptionEventCallbacks = events.for_subscription(topic)
+        callbacks.message_lost = partial(self._note_lost, topic)
+        self._subscriptions.append(
+            self._node.create_subscription(
+                kind, topic, callback, profile, event_callbacks=callbacks
+            )
+        )
+
+    def _note_lost(self, topic: str, event: Any) -> None:
+        self.lost[topic] = event.total_count

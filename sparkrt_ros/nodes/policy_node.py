@@ -1,0 +1,300 @@
+"""The policy process: observations in, action chunks out. A managed lifecycle node.
+
+configure loads the checkpoint, compares it with the robot and warms it up; activate infers;
+deactivate sends nothing from then on; cleanup frees everything. The ROS thread only stores
+messages; PolicyWorker is the thread that thinks.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from functools import partial
+
+from rclpy.clock import Clock
+from rclpy.clock_type import ClockType
+from std_srvs.srv import Trigger
+
+from sparkrt.msg import ActionChunk as ActionChunkMessage
+from sparkrt.msg import PolicyStatus, StreamerProgress
+from sparkrt_ros.convert.contract import RobotContract, load_contract
+from sparkrt_ros.nodes import qos
+from sparkrt_ros.nodes.chunk_gate import ChunkGate
+from sparkrt_ros.nodes.diagnostics import Diagnostics, Health
+from sparkrt_ros.nodes.inference_thread import InferenceThread, ThreadEnded, is_sticky
+from sparkrt_ros.nodes.loaded_policy import LoadPolicy, load_from_folder, prepare
+from sparkrt_ros.nodes.observation_intake import with_zero_stamps
+from sparkrt_ros.nodes.parameter_spec import Value
+from sparkrt_ros.nodes.policy_health import HEALTH_ROWS, PolicyFacts
+from sparkrt_ros.nodes.policy_messages import chunk_message, read_progress, status_message
+from sparkrt_ros.nodes.policy_parameters import (
+    POLICY_PARAMETERS,
+    PolicySettings,
+    check_values,
+    pacing_config,
+)
+from sparkrt_ros.nodes.policy_serving import Serving, Situation, gather_facts
+from sparkrt_ros.nodes.policy_worker import PolicyWorker, WorkerClocks
+from sparkrt_ros.nodes.shutdown import StopToken, run_node
+from sparkrt_ros.nodes.throttle import ThrottledLog
+from sparkrt_ros.nodes.transitions import ManagedNode
+from sparkrt_ros.runtime.types import ActionChunk
+
+# Exit code after a fault that only a new process can cure.
+FAULT = 3
+NOTHING_LOADED = 'no policy loaded'
+
+
+class PolicyNode(ManagedNode):
+    """load: makes a policy of a folder, like ``load_policy``; called in the inference thread."""
+
+    def __init__(self, token: StopToken, *, load: LoadPolicy = load_from_folder) -> None:
+        super().__init__('sparkrt', POLICY_PARAMETERS, token, check=check_values)
+        self._load = load
+        self._gate = ChunkGate()
+        self._events = qos.QosEvents(self)
+        self._log = ThrottledLog(self.get_logger())
+        self._session_id = secrets.randbits(63) | 1
+        self._contract: RobotContract | None = None
+        self._serving: Serving | None = None
+        self._worker: PolicyWorker | None = None
+        self._next_chunk_id = 1
+        self._fault = ''
+        self._thread = InferenceThread(on_failure=self._inference_failed)
+        self._open_interfaces()
+        self.parameters.on_change(self._parameters_changed)
+
+    def _open_interfaces(self) -> None:
+        self._chunks = self.create_lifecycle_publisher(
+            ActionChunkMessage,
+            '~/action_chunk',
+            qos.CHUNK,
+            event_callbacks=self._events.for_publisher('~/action_chunk'),
+        )
+        self._status = self.create_publisher(PolicyStatus, '~/status', qos.STATUS)
+        self._status_timer = self.create_timer(
+            1.0 / self.parameters['status.rate_hz'],
+            self.publish_status,
+            clock=Clock(clock_type=ClockType.STEADY_TIME),
+        )
+        rows = [partial(self._health, row) for row in HEALTH_ROWS]
+        self._diagnostics = Diagnostics(self, rows, hardware_id=NOTHING_LOADED)
+        self.create_subscription(
+            StreamerProgress, 'action_streamer/progress', self._take_progress, qos.PROGRESS
+        )
+        for name, act in (('reset', self.reset), ('pause', self.pause), ('resume', self.resume)):
+            self.create_service(Trigger, f'~/{name}', partial(self._answer, act))
+
+    # Lifecycle
+
+    def configure(self) -> None:
+        choice = self.parameters['observation.on_zero_stamp']
+        self._contract = with_zero_stamps(load_contract(self.parameters['robot']), choice)
+        self._serve(PolicySettings.of(self.parameters.values))
+
+    def activate(self) -> None:
+        assert self._serving is not None
+        settings = PolicySettings.of(self.parameters.values)
+        if settings != self._serving.loaded.settings:
+            self._serve(settings)
+        self._worker = worker = self._make_worker(self._serving)
+        self._thread.submit(worker.begin_episode)
+        self._gate.open()
+        self._thread.repeat(worker.step)
+
+    def deactivate(self) -> None:
+        self._gate.close()
+        self._thread.repeat(None)
+        if self._worker is not None:
+            self._next_chunk_id = self._worker.next_chunk_id
+            self._worker = None
+
+    def cleanup(self) -> None:
+        serving, self._serving = self._serving, None
+        if serving is None:
+            return
+        serving.inputs.destroy()
+        self._events.forget()
+        self._diagnostics.hardware_id = NOTHING_LOADED
+        # Where the thread has ended, it freed the policy itself.
+        with suppress(ThreadEnded, CancelledError):
+            self.token.wait_for(self._thread.submit(serving.loaded.policy.close))
+
+    def release(self, *, timeout_s: float) -> bool:
+        last = None if self._serving is None else self._serving.loaded.policy.close
+        self._thread.end(last=last)
+        return self._thread.join(timeout_s=timeout_s)
+
+    def _serve(self, settings: PolicySettings) -> None:
+        """Load a policy and connect it; if loading fails, what served before stays."""
+        contract = self._contract
+        assert contract is not None
+        loading = self._thread.submit(lambda: prepare(settings, contract, load=self._load))
+        loaded = self.token.wait_for(loading)
+        self.cleanup()
+        self._serving = Serving.connect(
+            self,
+            loaded,
+            self._events,
+            max_skew_s=self.parameters['observation.max_skew_s'],
+            warn=self._log.warning,
+            arrived=self._arrived,
+            on_jump=self._time_jumped,
+        )
+        self._diagnostics.hardware_id = f'{loaded.receipt["policy"]} {loaded.receipt["digest"]}'
+        for warning in loaded.receipt['warnings']:
+            self.get_logger().warning(warning)
+        for line in self._serving.describe():
+            self.get_logger().info(line)
+
+    def _make_worker(self, serving: Serving) -> PolicyWorker:
+        simulated = self.get_parameter('use_sim_time').value
+        return PolicyWorker(
+            serving.loaded,
+            serving.reader,
+            self._gate,
+            session_id=self._session_id,
+            pacing=pacing_config(self.parameters.values, serving.loaded),
+            task=self.parameters['task'],
+            clocks=WorkerClocks(
+                now_ns=self._now_ns,
+                pacing_s=self._now_s if simulated else time.monotonic,
+            ),
+            publish=self._publish_chunk,
+            first_chunk_id=self._next_chunk_id,
+        )
+
+    # Services
+
+    def reset(self) -> str:
+        """Begin a new episode, from observations newer than this request."""
+        return f'epoch {self._begin_episode()}'
+
+    def pause(self) -> str:
+        """Let no chunk leave until resume."""
+        self._gate.pause()
+        return 'paused'
+
+    def resume(self) -> str:
+        """Begin a new episode after a pause."""
+        epoch = self._begin_episode()
+        self._gate.resume()
+        return f'epoch {epoch}'
+
+    def _answer(
+        self, act: Callable[[], str], _: Trigger.Request, response: Trigger.Response
+    ) -> Trigger.Response:
+        response.success = self.phase == 'active'
+        response.message = act() if response.success else f'the node is {self.phase}'
+        self.get_logger().info(f'{act.__name__}: {response.message}')
+        return response
+
+    def _begin_episode(self) -> int:
+        # The epoch last: a step that sees it comes after everything else.
+        assert self._serving is not None
+        self._serving.intake.buffer.reset()
+        return self._raise_epoch()
+
+    def _raise_epoch(self) -> int:
+        if self._worker is not None:
+            self._thread.submit(self._worker.begin_episode)
+        return self._gate.raise_epoch()
+
+    # What arrives
+
+    def _arrived(self) -> None:
+        if self._worker is not None and self._worker.hungry:
+            self._thread.wake()
+
+    def _take_progress(self, message: StreamerProgress) -> None:
+        if self._worker is not None:
+            self._worker.follow(read_progress(message, at_s=self._worker.clocks.pacing_s()))
+            self._thread.wake()
+
+    def _time_jumped(self, before_ns: int, after_ns: int) -> None:
+        epoch = self._raise_epoch()
+        self.get_logger().warning(
+            f'time went back by {(before_ns - after_ns) / 1e9:.3f} s: observations cleared, '
+            f'epoch {epoch} begins'
+        )
+
+    def _parameters_changed(self, values: Mapping[str, Value], changed: frozenset[str]) -> None:
+        if 'status.rate_hz' in changed:
+            self._status_timer.timer_period_ns = round(1e9 / self.parameters['status.rate_hz'])
+        serving = self._serving
+        if serving is None:
+            return
+        max_skew_s = self.parameters['observation.max_skew_s'] or serving.contract.max_skew_s
+        serving.intake.buffer.max_skew_s = max_skew_s
+        if self._worker is not None:
+            self._worker.task = self.parameters['task']
+            self._worker.set_pacing(pacing_config(values, serving.loaded))
+            self._thread.wake()
+
+    # What leaves; the first two also from the inference thread
+
+    def _publish_chunk(self, chunk: ActionChunk) -> None:
+        now_ns = self._now_ns()
+        self._chunks.publish(chunk_message(chunk, session_id=self._session_id, now_ns=now_ns))
+
+    def _inference_failed(self, error: BaseException) -> None:
+        worker = self._worker
+        if worker is None and not is_sticky(error):
+            return  # deactivated meanwhile: nobody waits for this inference
+        in_a_row = 1 if worker is None else worker.failed(error)
+        text = ''.join(traceback.format_exception(error)).rstrip()
+        self._log.error('failed', f'inference failed, {in_a_row} in a row:\n{text}')
+        limit = self.parameters['inference.max_failures']
+        if not is_sticky(error) and in_a_row < limit:
+            return
+        self._gate.close()
+        self._thread.repeat(None)
+        self._fault = f'inference given up after {in_a_row} failures in a row: {error}'
+        self.publish_status()
+        self.fail(self._fault, exit_code=FAULT)
+
+    def publish_status(self) -> None:
+        """Publish ~/status now; a jump of an idle clock is noticed here too."""
+        now_ns = self._now_ns()
+        if self._serving is not None:
+            self._serving.intake.buffer.advance(now_ns)
+        self._status.publish(status_message(self._facts(), now_ns=now_ns))
+
+    def _health(self, row: Callable[[PolicyFacts], Health]) -> Health:
+        return row(self._facts())
+
+    def _facts(self) -> PolicyFacts:
+        return gather_facts(
+            self._situation(), self._serving, self._worker, self._events, now_ns=self._now_ns()
+        )
+
+    def _situation(self) -> Situation:
+        state, reason, worker = self.phase, self.last_error, self._worker
+        if self._fault:
+            state, reason = 'error', self._fault
+        elif self._gate.is_paused:
+            state, reason = 'paused', 'paused by request'
+        elif state == 'active' and worker is not None:
+            reason = worker.figures.reason
+            state = 'waiting' if reason else 'active'
+        return Situation(state=state, reason=reason, epoch=self._gate.epoch)
+
+    def _now_ns(self) -> int:
+        return self.get_clock().now().nanoseconds
+
+    def _now_s(self) -> float:
+        return self._now_ns() / 1e9
+
+
+def main() -> None:
+    """Run the policy node; the entry point of the executable ``policy_node``."""
+    sys.exit(run_node(PolicyNode))
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,199 @@
+"""Every parameter of the policy node, and what is made of their values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sparkrt_ros.nodes.pacing import PacingConfig
+from sparkrt_ros.nodes.parameter_spec import ParameterSpec, Value
+from sparkrt_ros.runtime.backends.registry import BACKEND_NAMES
+from sparkrt_ros.runtime.config import MODES, PRECISIONS, RuntimeConfig
+
+if TYPE_CHECKING:
+    from sparkrt_ros.nodes.loaded_policy import LoadedPolicy
+
+POLICY_PARAMETERS: tuple[ParameterSpec, ...] = (
+    ParameterSpec(
+        name='checkpoint',
+        default='',
+        description='Folder of the trained policy, as LeRobot wrote it. Needed to configure.',
+        kind='swap',
+    ),
+    ParameterSpec(
+        name='robot',
+        default='embedded',
+        description='Robot contract: a shipped name (embedded, so101, ...) or a path to a YAML '
+        'file.',
+        kind='fixed',
+    ),
+    ParameterSpec(
+        name='backend',
+        default='eager',
+        description='What executes the policy.',
+        kind='swap',
+        choices=BACKEND_NAMES,
+    ),
+    ParameterSpec(
+        name='precision',
+        default='fp32',
+        description='Number format of the policy.',
+        kind='swap',
+        choices=PRECISIONS,
+    ),
+    ParameterSpec(
+        name='device',
+        default='auto',
+        description='cpu, cuda, cuda:N, or auto: the first CUDA device where there is one.',
+        kind='swap',
+    ),
+    ParameterSpec(
+        name='threads',
+        default=0,
+        description='CPU threads of one inference; 0 leaves the choice to torch.',
+        kind='swap',
+        bounds=(0, 256),
+    ),
+    ParameterSpec(
+        name='task',
+        default='',
+        description='Instruction for policies that read one.',
+        kind='live',
+    ),
+    ParameterSpec(
+        name='autostart',
+        default=False,
+        description='Configure and activate at start, without a lifecycle manager.',
+        kind='fixed',
+    ),
+    ParameterSpec(
+        name='chunking.mode',
+        default='auto',
+        description='When a new chunk is inferred. queue: when n_action_steps of the last one '
+        'were consumed. ensemble: at inference_rate_hz. auto: what the checkpoint says.',
+        kind='swap',
+        choices=MODES,
+    ),
+    ParameterSpec(
+        name='chunking.n_action_steps',
+        default=0,
+        description='Rows of a chunk to consume before the next chunk takes over, in queue mode; '
+        '0: what the checkpoint says.',
+        kind='swap',
+        bounds=(0, 10000),
+    ),
+    ParameterSpec(
+        name='chunking.temporal_ensemble_coeff',
+        default=0.01,
+        description='Weight exp(-coeff * i) of the chunks that cover one time, i = 0 for the '
+        'oldest, where mode is ensemble; above 0 favours older chunks.',
+        kind='swap',
+        bounds=(-1.0, 1.0),
+    ),
+    ParameterSpec(
+        name='chunking.inference_rate_hz',
+        default=10.0,
+        description='Inferences per second in ensemble mode [Hz].',
+        kind='live',
+        bounds=(0.1, 200.0),
+    ),
+    ParameterSpec(
+        name='chunking.lead_margin_s',
+        default=0.02,
+        description='In queue mode an inference starts earlier than its measured 95th '
+        'percentile by this margin [s].',
+        kind='live',
+        bounds=(0.0, 1.0),
+    ),
+    ParameterSpec(
+        name='chunking.streamer_timeout_s',
+        default=1.0,
+        description='Without word from an action streamer for this long, inference is paced by '
+        'time alone [s].',
+        kind='live',
+        bounds=(0.1, 60.0),
+    ),
+    ParameterSpec(
+        name='observation.max_skew_s',
+        default=0.0,
+        description='Largest difference between the stamps within one observation [s]; 0: what '
+        'the robot contract says.',
+        kind='live',
+        bounds=(0.0, 10.0),
+    ),
+    ParameterSpec(
+        name='observation.on_zero_stamp',
+        default='contract',
+        description='A message with stamp zero: refuse it, date it by its time of receipt, or do '
+        'what the robot contract says for its stream.',
+        kind='fixed',
+        choices=('contract', 'refuse', 'receive'),
+    ),
+    ParameterSpec(
+        name='inference.max_failures',
+        default=3,
+        description='Failed inferences in a row after which the process ends with a non-zero '
+        'exit code; a broken CUDA context ends it at once.',
+        kind='live',
+        bounds=(1, 1000),
+    ),
+    ParameterSpec(
+        name='status.rate_hz',
+        default=10.0,
+        description='Rate of ~/status [Hz].',
+        kind='live',
+        bounds=(1.0, 50.0),
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicySettings:
+    """The parameters a loaded policy depends on; where they differ it is loaded anew."""
+
+    checkpoint: str
+    config: RuntimeConfig
+
+    @classmethod
+    def of(cls, values: Mapping[str, Value]) -> PolicySettings:
+        """Raises ConfigError for what cannot be."""
+        ensemble = values['chunking.mode'] == 'ensemble'
+        coefficient = values['chunking.temporal_ensemble_coeff'] if ensemble else None
+        return cls(
+            checkpoint=str(values['checkpoint']),
+            config=RuntimeConfig.from_mapping(
+                {
+                    'backend': values['backend'],
+                    'precision': values['precision'],
+                    'device': values['device'],
+                    'mode': values['chunking.mode'],
+                    'n_action_steps': values['chunking.n_action_steps'] or None,
+                    'temporal_ensemble_coeff': coefficient,
+                    'num_threads': values['threads'] or None,
+                }
+            ),
+        )
+
+
+def check_values(values: Mapping[str, Value]) -> None:
+    """Raise ConfigError where parameters that are right by themselves cannot go together."""
+    PolicySettings.of(values)
+
+
+def pacing_config(values: Mapping[str, Value], loaded: LoadedPolicy) -> PacingConfig:
+    """Pacing of ``loaded`` by its own mode and the parameters that may change at any time."""
+    return PacingConfig(
+        mode=loaded.receipt['mode'],
+        n_action_steps=loaded.receipt['n_action_steps'],
+        dt_s=1.0 / loaded.contract.policy_rate_hz,
+        inference_rate_hz=_double(values, 'chunking.inference_rate_hz'),
+        lead_margin_s=_double(values, 'chunking.lead_margin_s'),
+        streamer_timeout_s=_double(values, 'chunking.streamer_timeout_s'),
+    )
+
+
+def _double(values: Mapping[str, Value], name: str) -> float:
+    value = values[name]
+    assert isinstance(value, float)
+    return value

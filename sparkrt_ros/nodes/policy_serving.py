@@ -1,0 +1,108 @@
+"""What exists of a policy node between configure and cleanup, and what it tells about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rclpy.node import Node
+
+from sparkrt_ros.convert.contract import RobotContract
+from sparkrt_ros.nodes.loaded_policy import LoadedPolicy
+from sparkrt_ros.nodes.observation_intake import ObservationIntake, Warn
+from sparkrt_ros.nodes.observation_reader import ObservationReader
+from sparkrt_ros.nodes.policy_health import PolicyFacts
+from sparkrt_ros.nodes.policy_inputs import PolicyInputs
+from sparkrt_ros.nodes.policy_worker import Figures, PolicyWorker
+from sparkrt_ros.nodes.qos import QosEvents
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """state and reason: as in PolicyStatus.msg. epoch: of the next chunk."""
+
+    state: str
+    reason: str
+    epoch: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serving:
+    """A loaded policy with its inputs connected."""
+
+    loaded: LoadedPolicy
+    intake: ObservationIntake
+    reader: ObservationReader
+    inputs: PolicyInputs
+
+    @classmethod
+    def connect(
+        cls,
+        node: Node,
+        loaded: LoadedPolicy,
+        events: QosEvents,
+        *,
+        max_skew_s: float,
+        warn: Warn,
+        arrived: Callable[[], None],
+        on_jump: Callable[[int, int], None],
+    ) -> Serving:
+        """Subscribe to what the policy needs. ``max_skew_s``: 0 for what the contract says."""
+        intake = ObservationIntake(
+            loaded.contract,
+            cameras=loaded.binding.cameras,
+            with_state=loaded.capabilities.state_size > 0,
+            max_skew_s=max_skew_s or loaded.contract.max_skew_s,
+            warn=warn,
+            on_jump=on_jump,
+        )
+        reader = ObservationReader(intake, loaded.contract, loaded.capabilities, warn=warn)
+        inputs = PolicyInputs(node, intake, events, arrived=arrived)
+        return cls(loaded=loaded, intake=intake, reader=reader, inputs=inputs)
+
+    @property
+    def contract(self) -> RobotContract:
+        return self.loaded.contract
+
+    def describe(self) -> list[str]:
+        """Lines for the log: what serves, and what is left aside."""
+        receipt, cameras = self.loaded.receipt, self.loaded.binding.unused_cameras
+        return [
+            f'{receipt["policy"]} ({receipt["backend"]}, {receipt["precision"]}, '
+            f'{receipt["device"]}, {receipt["mode"]}) ready in {self.loaded.load_s:.1f} s '
+            f'for robot {self.contract.name}',
+            *(f"camera '{camera.name}' is not used by this policy" for camera in cameras),
+        ]
+
+
+def gather_facts(
+    situation: Situation,
+    serving: Serving | None,
+    worker: PolicyWorker | None,
+    events: QosEvents,
+    *,
+    now_ns: int,
+) -> PolicyFacts:
+    """Everything the status and the diagnostics tell, at one time."""
+    figures = Figures() if worker is None else worker.figures
+    if serving is None:
+        return PolicyFacts(
+            state=situation.state,
+            reason=situation.reason,
+            epoch=situation.epoch,
+            figures=figures,
+        )
+    return PolicyFacts(
+        state=situation.state,
+        reason=situation.reason,
+        epoch=situation.epoch,
+        figures=figures,
+        receipt=serving.loaded.receipt,
+        load_s=serving.loaded.load_s,
+        streams=serving.intake.buffer.counters(now_ns),
+        bad_messages=serving.intake.bad_messages + serving.reader.bad_messages,
+        unmatched=tuple(serving.inputs.unmatched()),
+        incompatible=events.incompatible,
+        incompatible_count=events.count,
+        lost=dict(serving.inputs.lost),
+    )

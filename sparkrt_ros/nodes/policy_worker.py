@@ -1,0 +1,193 @@
+"""What the inference thread does: look, infer, hand out a chunk, wait until the next is due."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from sparkrt_ros.convert.commands import check_rows
+from sparkrt_ros.nodes.chunk_gate import ChunkGate
+from sparkrt_ros.nodes.loaded_policy import LoadedPolicy
+from sparkrt_ros.nodes.observation_reader import ObservationReader, Reading
+from sparkrt_ros.nodes.pacing import LatencyTracker, Pacer, PacingConfig, Progress
+from sparkrt_ros.runtime.errors import ObservationError
+from sparkrt_ros.runtime.types import ActionChunk
+
+# Every message wakes a worker that lacks an observation; it looks at most this often.
+LOOK_INTERVAL_S = 0.005
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """What the worker has done, as one immutable snapshot for the other threads.
+
+    reason: why nothing is inferred; empty while all is well. Counters are since activation.
+    Times are of the last inference, percentiles over the last few hundred; all in seconds.
+    """
+
+    reason: str = ''
+    chunks: int = 0
+    withheld: int = 0
+    failures: int = 0
+    failures_in_a_row: int = 0
+    refused: int = 0
+    ages_s: dict[str, float] = field(default_factory=dict)
+    skew_s: float = 0.0
+    p50_s: float = 0.0
+    p99_s: float = 0.0
+    preprocess_s: float = 0.0
+    model_s: float = 0.0
+    postprocess_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerClocks:
+    """now_ns: the node's clock, of the stamps. pacing_s: a clock that rises steadily."""
+
+    now_ns: Callable[[], int]
+    pacing_s: Callable[[], float]
+
+
+class PolicyWorker:
+    """One loaded policy at work. All methods but the marked ones run in the inference thread.
+
+    publish: sends a chunk; called only while the gate lets it pass.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedPolicy,
+        reader: ObservationReader,
+        gate: ChunkGate,
+        *,
+        session_id: int,
+        pacing: PacingConfig,
+        task: str,
+        clocks: WorkerClocks,
+        publish: Callable[[ActionChunk], None],
+        first_chunk_id: int = 1,
+    ) -> None:
+        self.figures = Figures()
+        self.task = task
+        self.next_chunk_id = first_chunk_id
+        self._loaded = loaded
+        self._reader = reader
+        self._gate = gate
+        self.clocks = clocks
+        self._publish = publish
+        self._pacer = Pacer(config=pacing, session_id=session_id)
+        self._latency = LatencyTracker(window=300)
+        self._progress: deque[Progress] = deque(maxlen=64)
+        self._seen_ns: int | None = None
+        self._looked_s = -math.inf
+        self.hungry = False
+
+    def follow(self, progress: Progress) -> None:
+        """Take a message of the streamer. Called by the ROS thread."""
+        self._progress.append(progress)
+
+    def set_pacing(self, config: PacingConfig) -> None:
+        """Change the pacing from the next step on. Called by the ROS thread."""
+        self._pacer.config = config
+
+    def begin_episode(self) -> None:
+        """Forget what came before: the policy's memory, what was sent, what was seen."""
+        self._loaded.policy.reset()
+        self._pacer.restart()
+        self._seen_ns = None
+
+    def step(self) -> float:
+        """Infer if it is time to; the seconds until the next look, inf: when woken."""
+        epoch = self._gate.epoch
+        if not self._gate.is_open:
+            return math.inf
+        while self._progress:
+            self._pacer.follow(self._progress.popleft())
+        now_s = self.clocks.pacing_s()
+        due = self._pacer.due(now_s)
+        if due.wait_s > 0.0:
+            self.hungry = False
+            self._note(reason=due.reason)
+            return due.wait_s
+        wait_s = self._looked_s + LOOK_INTERVAL_S - time.monotonic()
+        return wait_s if wait_s > 0.0 else self._look(epoch, now_s)
+
+    def failed(self, error: BaseException) -> int:
+        """Count a failed inference; the number of failures in a row."""
+        in_a_row = self.figures.failures_in_a_row + 1
+        self._note(
+            failures=self.figures.failures + 1,
+            failures_in_a_row=in_a_row,
+            reason=f'inference failed: {error}',
+        )
+        return in_a_row
+
+    def _look(self, epoch: int, now_s: float) -> float:
+        self._looked_s = time.monotonic()
+        self.hungry = True
+        try:
+            snapshot = self._reader.look(self.clocks.now_ns())
+            if self._seen_ns is not None and snapshot.reference_ns <= self._seen_ns:
+                return math.inf
+            reading = self._reader.read(self.clocks.now_ns(), task=self.task)
+        except ObservationError as error:
+            self._note(reason=str(error), refused=self.figures.refused + 1)
+            return math.inf
+        if epoch != self._gate.epoch:
+            return 0.0
+        self.hungry = False
+        self._seen_ns = reading.snapshot.reference_ns
+        self._pacer.started(now_s)
+        self._note(reason='')
+        self._infer(reading, epoch)
+        return 0.0
+
+    def _infer(self, reading: Reading, epoch: int) -> None:
+        policy, contract = self._loaded.policy, self._loaded.contract
+        start_s, pacing_start_s = time.perf_counter(), self.clocks.pacing_s()
+        rows = policy.predict_chunk(reading.observation)
+        actions = check_rows(
+            contract.action_to_si(rows), size=len(contract.action), where='policy output'
+        )
+        elapsed_s = time.perf_counter() - start_s
+        self._pacer.latency.add(self.clocks.pacing_s() - pacing_start_s)
+        self._latency.add(elapsed_s)
+        chunk = ActionChunk(
+            actions=actions.astype(np.float32),
+            joint_names=contract.action,
+            observation_stamp_ns=reading.snapshot.reference_ns,
+            dt_s=1.0 / contract.policy_rate_hz,
+            epoch=epoch,
+            chunk_id=self.next_chunk_id,
+            inference_time_s=elapsed_s,
+        )
+        sent = self._gate.let_pass(epoch, lambda: self._publish(chunk))
+        if sent:
+            self.next_chunk_id += 1
+            self._pacer.sent(self.clocks.pacing_s(), chunk_id=chunk.chunk_id, epoch=epoch)
+        self._note_inference(reading, sent=sent)
+
+    def _note_inference(self, reading: Reading, *, sent: bool) -> None:
+        timing = self._loaded.policy.last_timing
+        figures = self.figures
+        self._note(
+            reason='',
+            chunks=figures.chunks + sent,
+            withheld=figures.withheld + (not sent),
+            failures_in_a_row=0,
+            ages_s=dict(reading.snapshot.ages_s),
+            skew_s=reading.snapshot.skew_s,
+            p50_s=self._latency.percentile(50) or 0.0,
+            p99_s=self._latency.percentile(99) or 0.0,
+            preprocess_s=timing.preprocess_s,
+            model_s=timing.model_s,
+            postprocess_s=timing.postprocess_s,
+        )
+
+    def _note(self, **changes: object) -> None:
+        self.figures = replace(self.figures, **changes)  # type: ignore[arg-type]

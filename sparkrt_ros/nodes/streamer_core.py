@@ -1,0 +1,332 @@
+"""What the streamer sends at each tick, and which state it is in. No ROS, no clock.
+
+States, as in StreamerProgress: ``inactive``; ``waiting`` for a first chunk, sending nothing;
+``streaming``; ``holding`` the last command when actions or the measured pose fail to come;
+``stopped`` when that lasted ``hold_s``, sending nothing; ``paused``. New chunks lead back to
+``streaming``, from a silent state by way of the measured pose.
+
+The control thread calls :meth:`StreamerCore.tick`. Another thread offers chunks and poses, which
+never waits for a tick, and makes requests (pause, resume, reset, options), which do: when a
+request returns it holds, and no command from before it is on its way.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sparkrt_ros.nodes.guard import Float64Array, Guard, Verdict
+from sparkrt_ros.runtime.chunking.admission import Refusal
+from sparkrt_ros.runtime.chunking.timeline import Timeline
+from sparkrt_ros.runtime.types import ActionChunk
+
+INBOX_CHUNKS = 8
+KEPT_REFUSALS = 16
+
+
+class Outlet(Protocol):
+    """Where commands go; (A,) SI in action order. Called under the core's lock, never blocking."""
+
+    def send(self, command: Float64Array, *, now_ns: int) -> None:
+        """Publish a command."""
+
+    def stop_velocities(self, command: Float64Array, *, now_ns: int) -> None:
+        """Publish only what carries velocities, which are all 0 in ``command``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pose:
+    """Where the robot is: (A,) SI in action order, NaN where nothing measures.
+
+    fresh_until_ns: from then on it is too old to start from.
+    """
+
+    values: Float64Array
+    fresh_until_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What may change while it runs."""
+
+    mode: str
+    temporal_ensemble_coeff: float
+    hold_s: float
+    velocity_scale: float
+    start_max_error: float
+
+
+class Snapshot(NamedTuple):
+    """How it stood after the last tick, for other threads."""
+
+    now_ns: int = 0
+    state: str = 'inactive'
+    cause: str = ''
+    mode: str = 'queue'
+    session_id: int = 0
+    epoch: int = 0
+    chunk_id: int = 0
+    observation_ns: int | None = None
+    played_ns: int = 0
+    remaining_s: float = 0.0
+    queue_depth: float = 0.0
+
+
+class StreamerCore:
+    """One robot's stream of commands.
+
+    notify: called when a chunk was taken or the state changed; must not block.
+    """
+
+    def __init__(
+        self,
+        *,
+        timeline: Timeline,
+        guard: Guard,
+        velocity_columns: npt.NDArray[np.bool_],
+        period_s: float,
+        outlet: Outlet,
+        notify: Callable[[], None],
+    ) -> None:
+        self._timeline = timeline
+        self._guard = guard
+        self._velocity = velocity_columns
+        self._outlet = outlet
+        self._notify = notify
+        self._lock = threading.Lock()
+        self._inbox: deque[tuple[ActionChunk, int]] = deque(maxlen=INBOX_CHUNKS)
+        self._target = np.zeros(velocity_columns.size)
+        self._command = np.zeros(velocity_columns.size)
+        self._hold_ns = 0
+        self._hold_since_ns = 0
+        self._empty_cause = 'no_chunk'
+        self._fresh_chunk = False
+        self._news = False
+        self._state = 'inactive'
+        self._cause = ''
+        self.period_s = period_s
+        self.pose: Pose | None = None
+        self.snapshot = Snapshot()
+        self.refusals: deque[Refusal] = deque(maxlen=KEPT_REFUSALS)
+        self.guard_reason = ''
+        self.defect = ''
+        self._reset_counters()
+
+    @property
+    def chunks_dropped(self) -> int:
+        """Refused and malformed chunks, and those replaced before they could be taken."""
+        return sum(self._timeline.rejected.values()) + self.overflowed + self.malformed
+
+    @property
+    def chunks_taken(self) -> int:
+        return self._timeline.taken
+
+    @property
+    def rejected(self) -> dict[str, int]:
+        """Refused chunks by kind."""
+        return dict(self._timeline.rejected)
+
+    @property
+    def time_jumps(self) -> int:
+        return self._timeline.time_jumps
+
+    @property
+    def limited(self) -> int:
+        return self._guard.limited
+
+    @property
+    def refused(self) -> int:
+        return self._guard.refused
+
+    def offer(self, chunk: ActionChunk, *, session_id: int) -> None:
+        """Hand over a chunk; it is taken at the next tick at which the robot can be moved."""
+        if self._state in ('inactive', 'paused'):
+            return
+        if len(self._inbox) == INBOX_CHUNKS:
+            self.overflowed += 1
+        self._inbox.append((chunk, session_id))
+
+    def set_options(self, options: Options) -> None:
+        """Take all options between two ticks. Raises ConfigError if one is impossible."""
+        with self._lock:
+            self._guard.set_options(
+                velocity_scale=options.velocity_scale, start_max_error=options.start_max_error
+            )
+            self._timeline.mode = options.mode
+            self._timeline.temporal_ensemble_coeff = options.temporal_ensemble_coeff
+            self._hold_ns = round(options.hold_s * 1e9)
+
+    def activate(self, now_ns: int) -> None:
+        """Begin anew, counters included."""
+        with self._lock:
+            self._reset_counters()
+            self.defect = ''
+            self._timeline.restart()
+            self._begin(now_ns)
+
+    def deactivate(self, now_ns: int) -> None:
+        """Nothing is sent once this returns, and nothing is held."""
+        self._fall_silent(now_ns, 'inactive', '')
+
+    def pause(self, now_ns: int) -> None:
+        """Nothing is sent once this returns, until :meth:`resume`."""
+        if self._state != 'inactive' and not self.defect:
+            self._fall_silent(now_ns, 'paused', 'paused')
+
+    def resume(self, now_ns: int) -> None:
+        """Go on with chunks observed from now on, from the measured pose; only after a pause."""
+        with self._lock:
+            if self._state == 'paused':
+                self._timeline.clear(barrier_ns=now_ns)
+                self._begin(now_ns)
+
+    def reset(self, now_ns: int) -> None:
+        """Drop what is held and on its way; a moving robot holds until a newer chunk comes."""
+        with self._lock:
+            self._timeline.clear(barrier_ns=now_ns)
+            self._inbox.clear()
+            self._empty_cause = 'reset'
+
+    def rearm(self, now_ns: int, change: Callable[[], None]) -> None:
+        """Make ``change`` between two ticks; the motion after it starts from the measured pose."""
+        with self._lock:
+            self._stop_motion(now_ns)
+            change()
+
+    def fail(self, now_ns: int, defect: str) -> None:
+        """A tick raised: nothing more is sent until the next activation."""
+        self.defect = defect
+        self._fall_silent(now_ns, 'stopped', 'defect')
+
+    def tick(self, now_ns: int) -> None:
+        """Send the command due at ``now_ns``, or nothing."""
+        with self._lock:
+            if self._state in ('inactive', 'paused') or self.defect:
+                return
+            self._notice_time(now_ns)
+            pose = self.pose
+            if pose is None or now_ns >= pose.fresh_until_ns:
+                self._timeline.stand_still(now_ns)
+                self._starve(now_ns, 'pose')
+            else:
+                self._take_inbox(now_ns)
+                if self._timeline.sample(now_ns, out=self._target):
+                    self._stream(now_ns, pose)
+                else:
+                    self._starve(now_ns, self._empty_cause)
+            self._note(now_ns)
+
+    def _begin(self, now_ns: int) -> None:
+        self._inbox.clear()
+        self._guard.stop()
+        self._empty_cause = 'no_chunk'
+        self._enter('waiting', 'no_chunk')
+        self._note(now_ns)
+
+    def _fall_silent(self, now_ns: int, state: str, cause: str) -> None:
+        with self._lock:
+            self._inbox.clear()
+            self._timeline.clear()
+            self._stop_motion(now_ns)
+            self._enter(state, cause)
+            self._note(now_ns)
+
+    def _notice_time(self, now_ns: int) -> None:
+        jumps = self._timeline.time_jumps
+        self._timeline.advance(now_ns)
+        if self._timeline.time_jumps != jumps:
+            self.pose = None
+            self._inbox.clear()
+            self._hold_since_ns = now_ns
+            self._empty_cause = 'time_jump'
+
+    def _take_inbox(self, now_ns: int) -> None:
+        while self._inbox:
+            chunk, session_id = self._inbox.popleft()
+            taken = self._timeline.take(chunk, now_ns=now_ns, session_id=session_id)
+            if isinstance(taken, Refusal):
+                self.refusals.append(taken)
+                continue
+            self.delay_s, self.skip_s = taken.delay_s, taken.skip_s
+            self._fresh_chunk = self._news = True
+
+    def _stream(self, now_ns: int, pose: Pose) -> None:
+        if not self._guard.started:
+            self._guard.start(pose.values)
+        verdict = self._guard.apply(self._target, period_s=self.period_s, out=self._command)
+        if verdict is Verdict.REFUSED:
+            self.guard_reason = self._guard.reason
+            self._stop_motion(now_ns)
+            self._timeline.clear()
+            self._empty_cause = 'guard'
+            self._enter('waiting' if self._state == 'waiting' else 'stopped', 'guard')
+            return
+        self._outlet.send(self._command, now_ns=now_ns)
+        self._empty_cause = 'ran_out'
+        self._enter('streaming', '')
+        if self._fresh_chunk:
+            self._fresh_chunk = False
+            self.latency_s = (now_ns - (self._timeline.newest_observation_ns or now_ns)) / 1e9
+
+    def _starve(self, now_ns: int, cause: str) -> None:
+        if self._state == 'streaming':
+            self._hold_since_ns = now_ns
+            self.underruns += cause == 'ran_out'
+            self._enter('holding', cause)
+        held_ns = now_ns - self._hold_since_ns
+        if self._state == 'holding' and self._guard.started and held_ns < self._hold_ns:
+            self._guard.hold(period_s=self.period_s, out=self._command)
+            self._outlet.send(self._command, now_ns=now_ns)
+        elif self._state == 'holding':
+            self._timeline.clear()
+            self._stop_motion(now_ns)
+            self._enter('stopped', cause)
+        self._cause = cause
+
+    def _stop_motion(self, now_ns: int) -> None:
+        """Leave no velocity behind, and let the next motion start from the measured pose."""
+        moving = self._state in ('streaming', 'holding') and self._guard.started
+        self._guard.stop()
+        if moving and self._command[self._velocity].any():
+            self._command[self._velocity] = 0.0
+            self._outlet.stop_velocities(self._command, now_ns=now_ns)
+
+    def _enter(self, state: str, cause: str) -> None:
+        self._news = self._news or state != self._state
+        self._state = state
+        self._cause = cause
+
+    def _note(self, now_ns: int) -> None:
+        timeline = self._timeline
+        streaming = self._state == 'streaming'
+        self.snapshot = Snapshot(
+            now_ns=now_ns,
+            state=self._state,
+            cause=self._cause,
+            mode=timeline.mode,
+            session_id=timeline.session_id,
+            epoch=timeline.epoch,
+            chunk_id=timeline.chunk_id,
+            observation_ns=timeline.newest_observation_ns,
+            played_ns=timeline.played_ns,
+            remaining_s=timeline.remaining_s(now_ns) if streaming else 0.0,
+            queue_depth=timeline.queue_depth(now_ns) if streaming else 0.0,
+        )
+        if self._news:
+            self._news = False
+            self._notify()
+
+    def _reset_counters(self) -> None:
+        self.underruns = 0
+        self.overflowed = 0
+        self.malformed = 0
+        self.latency_s = 0.0
+        self.delay_s = 0.0
+        self.skip_s = 0.0
+        self._guard.reset_counters()

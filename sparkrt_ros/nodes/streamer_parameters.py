@@ -1,0 +1,113 @@
+"""Every parameter of the action streamer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sparkrt_ros.nodes.parameter_spec import ParameterSpec, Value
+from sparkrt_ros.runtime.chunking.timeline import DEFAULT_COEFF, MAX_COEFF
+from sparkrt_ros.runtime.errors import ConfigError
+
+SLOWEST_HZ = 1.0
+
+STREAMER_PARAMETERS: tuple[ParameterSpec, ...] = (
+    ParameterSpec(
+        name='robot',
+        default='embedded',
+        description='Robot contract: a shipped name (embedded, so101, ...) or a path to a YAML '
+        'file. The same as that of the policy node.',
+        kind='fixed',
+    ),
+    ParameterSpec(
+        name='autostart',
+        default=False,
+        description='Configure and activate at start, without a lifecycle manager.',
+        kind='fixed',
+    ),
+    ParameterSpec(
+        name='control.enabled',
+        default=True,
+        description='Send commands to the robot. false: dry run, they go to ~/preview '
+        '(sensor_msgs/JointState) instead.',
+        kind='live',
+    ),
+    ParameterSpec(
+        name='control.rate_hz',
+        default=0.0,
+        description='Rate of commands [Hz]; 0: what the robot contract says.',
+        kind='live',
+        bounds=(0.0, 1000.0),
+    ),
+    ParameterSpec(
+        name='control.hold_s',
+        default=-1.0,
+        description='How long the last command is repeated after actions or joint states fail to '
+        'come; then nothing is sent [s]. -1: what the robot contract says.',
+        kind='live',
+        bounds=(-1.0, 3600.0),
+    ),
+    ParameterSpec(
+        name='control.realtime_priority',
+        default=0,
+        description='SCHED_FIFO priority of the control thread, 1 to 99, where the system permits '
+        'it; 0: none.',
+        kind='swap',
+        bounds=(0, 99),
+    ),
+    ParameterSpec(
+        name='chunking.mode',
+        default='auto',
+        description='How overlapping chunks are played. queue: the newest from its arrival on. '
+        'ensemble: their weighted mean. auto: as the policy node reports, queue until it does.',
+        kind='live',
+        choices=('auto', 'queue', 'ensemble'),
+    ),
+    ParameterSpec(
+        name='chunking.temporal_ensemble_coeff',
+        default=DEFAULT_COEFF,
+        description='Chunk i, counted from the oldest, weighs exp(-coeff * i) in ensemble mode: '
+        'above 0 older chunks weigh more, below 0 newer ones.',
+        kind='live',
+        bounds=(-MAX_COEFF, MAX_COEFF),
+    ),
+    ParameterSpec(
+        name='guard.velocity_scale',
+        default=1.0,
+        description="Fraction of the contract's velocity limits that commands may use.",
+        kind='live',
+        bounds=(0.01, 1.0),
+    ),
+    ParameterSpec(
+        name='guard.start_max_error',
+        default=0.0,
+        description='Refuse to start moving while the first target of a joint is further than '
+        'this from its measured position [rad or m]; 0: move there within the velocity limit.',
+        kind='live',
+        bounds=(0.0, 10.0),
+    ),
+    ParameterSpec(
+        name='status.rate_hz',
+        default=10.0,
+        description='Rate of ~/status [Hz].',
+        kind='fixed',
+        bounds=(1.0, 50.0),
+    ),
+)
+
+
+def check_values(values: Mapping[str, Value]) -> None:
+    """Raise ConfigError for values inside their bounds that still mean nothing."""
+    rate_hz = float(values['control.rate_hz'])  # type: ignore[arg-type]
+    if 0.0 < rate_hz < SLOWEST_HZ:
+        raise ConfigError(
+            "parameter 'control.rate_hz'",
+            found=f'{rate_hz} Hz',
+            expected=f'0 (what the robot contract says), or at least {SLOWEST_HZ:g} Hz',
+        )
+    hold_s = float(values['control.hold_s'])  # type: ignore[arg-type]
+    if -1.0 < hold_s < 0.0:
+        raise ConfigError(
+            "parameter 'control.hold_s'",
+            found=f'{hold_s} s',
+            expected='-1 (what the robot contract says), or 0 s and more',
+        )

@@ -1,0 +1,183 @@
+"""Everything an action streamer consists of for one robot, between configure and cleanup."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from rclpy.node import Node
+
+from sparkrt.msg import ActionChunk as ActionChunkMessage
+from sparkrt_ros.convert.contract import RobotContract
+from sparkrt_ros.convert.time import stamp_to_ns
+from sparkrt_ros.nodes import qos
+from sparkrt_ros.nodes.control_loop import ControlLoop, MonotonicPacer, Pacer, RosClockPacer
+from sparkrt_ros.nodes.guard import Guard
+from sparkrt_ros.nodes.streamer_core import Options, Pose, StreamerCore
+from sparkrt_ros.nodes.streamer_outlet import CommandOutlet
+from sparkrt_ros.nodes.streamer_pose import PoseSource
+from sparkrt_ros.runtime.chunking.timeline import MODES, Timeline
+from sparkrt_ros.runtime.errors import MessageError
+from sparkrt_ros.runtime.types import ActionChunk
+
+Values = Mapping[str, Any]
+
+
+class StreamerParts:
+    """One robot's core, control loop, command publishers and joint subscriptions.
+
+    notify: called from the control thread when a chunk was taken or the state changed.
+    on_error: called from the control thread with what a tick raised; the loop has ended then.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        contract: RobotContract,
+        values: Values,
+        events: qos.QosEvents,
+        *,
+        notify: Callable[[], None],
+        on_error: Callable[[Exception], None],
+    ) -> None:
+        self.contract = contract
+        self.policy_mode = ''
+        self._node = node
+        self._on_error = on_error
+        self._values = values
+        self.outlet = CommandOutlet(node, contract, events)
+        self.outlet.enabled = bool(values['control.enabled'])
+        self.core = StreamerCore(
+            timeline=Timeline(joint_names=contract.action),
+            guard=Guard(
+                names=contract.action,
+                limits=contract.action_limits,
+                velocity_columns=contract.velocity_mask,
+            ),
+            velocity_columns=contract.velocity_mask,
+            period_s=1.0 / self.rate_hz,
+            outlet=self.outlet,
+            notify=notify,
+        )
+        self.core.set_options(self._options())
+        self.pose = PoseSource(node, contract, self._deliver)
+        self._pacer = self._make_pacer()
+        self.loop = self._make_loop()
+
+    @property
+    def rate_hz(self) -> float:
+        return float(self._values['control.rate_hz']) or self.contract.control_rate_hz
+
+    @property
+    def hold_s(self) -> float:
+        hold_s = float(self._values['control.hold_s'])
+        return hold_s if hold_s >= 0.0 else self.contract.hold_s
+
+    @property
+    def mode(self) -> str:
+        """The mode that plays: the parameter, or with ``auto`` what the policy node reports."""
+        mode = str(self._values['chunking.mode'])
+        if mode != 'auto':
+            return mode
+        return self.policy_mode if self.policy_mode in MODES else 'queue'
+
+    def now_ns(self) -> int:
+        return int(self._node.get_clock().now().nanoseconds)
+
+    def apply(self, values: Values) -> None:
+        """Take changed live parameters between two ticks."""
+        self._values = values
+        self.core.set_options(self._options())
+        self.core.period_s = 1.0 / self.rate_hz
+        self.loop.rate_hz = self.rate_hz
+        enabled = bool(values['control.enabled'])
+        if enabled != self.outlet.enabled:
+            self.core.rearm(self.now_ns(), lambda: setattr(self.outlet, 'enabled', enabled))
+
+    def follow_policy(self, mode: str) -> bool:
+        """Note the policy node's mode; whether that changed what plays."""
+        before = self.mode
+        self.policy_mode = mode
+        if self.mode == before:
+            return False
+        self.core.set_options(self._options())
+        return True
+
+    def start(self) -> None:
+        """Begin streaming on a fresh control thread."""
+        self._pacer.close()
+        self._pacer = self._make_pacer()
+        self.loop = self._make_loop()
+        self.outlet.reset_counters()
+        if not self.pose.merger.needed:
+            nothing = np.full(len(self.contract.action), np.nan)
+            self._deliver(Pose(values=nothing, fresh_until_ns=2**62))
+        self.core.activate(self.now_ns())
+        self.loop.start()
+
+    def stop(self, *, timeout_s: float = 1.0) -> bool:
+        """Nothing is sent once this returns; whether the control thread has ended too."""
+        self.core.deactivate(self.now_ns())
+        return self.loop.stop(timeout_s=timeout_s)
+
+    def close(self) -> None:
+        self.stop()
+        self._pacer.close()
+        self.pose.close()
+        self.outlet.close()
+
+    def _tick(self) -> None:
+        self.core.tick(self.now_ns())
+
+    def _deliver(self, pose: Pose) -> None:
+        self.core.pose = pose
+
+    def _make_pacer(self) -> Pacer:
+        if self._node.get_parameter('use_sim_time').value:
+            return RosClockPacer(self._node.get_clock())
+        return MonotonicPacer()
+
+    def _make_loop(self) -> ControlLoop:
+        return ControlLoop(
+            self._tick,
+            rate_hz=self.rate_hz,
+            pacer=self._pacer,
+            on_error=self._on_error,
+            on_warning=lambda text: self._node.get_logger().warning(text),
+            priority=int(self._values['control.realtime_priority']),
+        )
+
+    def _options(self) -> Options:
+        return Options(
+            mode=self.mode,
+            temporal_ensemble_coeff=float(self._values['chunking.temporal_ensemble_coeff']),
+            hold_s=self.hold_s,
+            velocity_scale=float(self._values['guard.velocity_scale']),
+            start_max_error=float(self._values['guard.start_max_error']),
+        )
+
+
+def read_chunk(message: ActionChunkMessage) -> ActionChunk:
+    """The chunk of a message; its rows are a view of the message's data, (T, A) float64.
+
+    Raises MessageError where ``data`` is not ``rows`` by ``joint_names``.
+    """
+    data = np.frombuffer(message.data, dtype=np.float64)
+    rows, columns = int(message.rows), len(message.joint_names)
+    if rows * columns != data.size:
+        raise MessageError(
+            f'action chunk {message.chunk_id}',
+            found=f'{data.size} values',
+            expected=f'{rows} rows of {columns} joints',
+            remedy='correct the node that publishes it',
+        )
+    return ActionChunk(
+        actions=data.reshape(rows, columns),  # type: ignore[arg-type]
+        joint_names=tuple(message.joint_names),
+        observation_stamp_ns=stamp_to_ns(message.observation_stamp),
+        dt_s=message.dt,
+        epoch=message.epoch,
+        chunk_id=message.chunk_id,
+        inference_time_s=message.inference_time,
+    )

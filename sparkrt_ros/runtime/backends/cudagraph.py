@@ -1,0 +1,239 @@
+"""Regions recorded into CUDA graphs: one launch per call instead of hundreds.
+
+A recording is made once per input signature, on a stream of its own, and replayed by the thread
+that made it. Host inputs and outputs of a region are part of the recording: it reads pinned
+memory, computes, and writes pinned memory.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparkrt_ros.runtime.backends.base import (
+    BaseBackend,
+    Outputs,
+    Region,
+    RegionFunction,
+    TensorSignature,
+    signature,
+)
+from sparkrt_ros.runtime.device import full_fp32
+from sparkrt_ros.runtime.errors import BackendError
+
+_log = logging.getLogger(__name__)
+
+WARM_UP_RUNS = 3
+CAPTURE_ATTEMPTS = 3
+
+
+@dataclass(kw_only=True)
+class RegionReport:
+    """What became of one region. reason: why it is not captured; empty while it is."""
+
+    form: str
+    reason: str = ''
+    recordings: int = 0
+    replays: int = 0
+    eager_calls: int = 0
+
+
+class CudaGraphBackend(BaseBackend):
+    """Captures every capturable region; a region that cannot be captured runs eagerly.
+
+    Raises BackendError where there is no CUDA device.
+    """
+
+    name = 'cudagraph'
+    warm_up_rounds = 2
+    whole_chunk = True
+
+    def __init__(self, *, device: torch.device) -> None:
+        super().__init__(device=device)
+        if device.type != 'cuda':
+            raise BackendError(
+                'backend cudagraph',
+                found=f'device {device}',
+                expected='a CUDA device',
+                remedy="choose backend 'fused' or 'eager'",
+            )
+        self.stream = torch.cuda.Stream(device)
+        self.reports: dict[str, RegionReport] = {}
+
+    def _prepare(self, region: Region) -> RegionFunction:
+        report = RegionReport(form=self.name)
+        self.reports[region.name] = report
+        if region.capturable:
+            return _Captured(region, backend=self, report=report)
+        report.form, report.reason = 'eager', 'the region is not capturable'
+
+        def run(*inputs: Tensor) -> Outputs:
+            report.eager_calls += 1
+            return run_eagerly(region, inputs, device=self.device)
+
+        return run
+
+
+def run_eagerly(region: Region, inputs: tuple[Tensor, ...], *, device: torch.device) -> Outputs:
+    """Run a region as written, moving its inputs and outputs if they are the host's."""
+    with full_fp32():
+        if not region.on_host:
+            return region.fn(*inputs)
+        outputs = region.fn(*(value.to(device, non_blocking=True) for value in inputs))
+        if isinstance(outputs, Tensor):
+            return outputs.cpu()
+        return tuple(value.cpu() for value in outputs)
+
+
+class _Captured:
+    """A region with one recording per signature of its inputs."""
+
+    def __init__(
+        self, region: Region, *, backend: CudaGraphBackend, report: RegionReport
+    ) -> None:
+        self._region, self._backend, self._report = region, backend, report
+        self._recordings: dict[tuple[TensorSignature, ...], _Recording] = {}
+
+    def __call__(self, *inputs: Tensor) -> Outputs:
+        if self._report.reason:
+            return self._eager(inputs)
+        key = tuple(signature(value) for value in inputs)
+        recording = self._recordings.get(key)
+        if recording is None:
+            recording = self._record(inputs)
+            if recording is None:
+                return self._eager(inputs)
+            self._recordings[key] = recording
+        self._report.replays += 1
+        return recording.replay(inputs)
+
+    def _eager(self, inputs: tuple[Tensor, ...]) -> Outputs:
+        self._report.eager_calls += 1
+        return run_eagerly(self._region, inputs, device=self._backend.device)
+
+    def _record(self, inputs: tuple[Tensor, ...]) -> _Recording | None:
+        """Record, or say once why not and stay eager from then on."""
+        problem = ''
+        for _ in range(CAPTURE_ATTEMPTS):
+            try:
+                recording = _Recording(self._region, inputs, stream=self._backend.stream)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                problem = str(error).splitlines()[0]
+                continue
+            self._report.recordings += 1
+            return recording
+        self._report.form, self._report.reason = 'eager', f'capture failed: {problem}'
+        _log.warning('region %s runs eagerly: %s', self._region.name, self._report.reason)
+        return None
+
+
+class _Recording:
+    """One captured graph with the memory it reads and writes."""
+
+    def __init__(
+        self, region: Region, inputs: tuple[Tensor, ...], *, stream: torch.cuda.Stream
+    ) -> None:
+        self._region, self._stream = region, stream
+        self._sources = tuple(_source(value, on_host=region.on_host) for value in inputs)
+        self._held: list[tuple[Tensor, int] | None] = [None] * len(inputs)
+        self._done = torch.cuda.Event()
+        stream.wait_stream(torch.cuda.current_stream(stream.device))
+        with torch.cuda.stream(stream), full_fp32():
+            self._fill(inputs)
+            self._results = self._warm_up()
+            stream.synchronize()
+            self._graph = torch.cuda.CUDAGraph()
+            with _no_collection(), self._capturing():
+                outputs = self._compute()
+                if region.on_host:
+                    for result, output in zip(self._results, outputs, strict=True):
+                        result.copy_(output, non_blocking=True)
+                else:
+                    self._results = outputs
+
+    def _capturing(self) -> torch.cuda.graph:
+        # Thread-local: what other threads do with the device neither fails nor breaks this.
+        return torch.cuda.graph(
+            self._graph, stream=self._stream, capture_error_mode='thread_local'
+        )
+
+    def _warm_up(self) -> tuple[Tensor, ...]:
+        """Run until nothing is left to initialise; return memory for results on the host.
+
+        It is made here because pinned memory may not be allocated during a capture.
+        """
+        for _ in range(WARM_UP_RUNS):
+            outputs = self._compute()
+        if not self._region.on_host:
+            return ()
+        return tuple(
+            torch.empty(value.shape, dtype=value.dtype, pin_memory=True) for value in outputs
+        )
+
+    def _compute(self) -> tuple[Tensor, ...]:
+        device = self._stream.device
+        outputs = self._region.fn(*(s.to(device, non_blocking=True) for s in self._sources))
+        return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
+
+    def replay(self, inputs: tuple[Tensor, ...]) -> Outputs:
+        """Bring the inputs in, launch the graph once, and hand its results out."""
+        on_host = self._region.on_host
+        current = torch.cuda.current_stream(self._stream.device)
+        if not on_host:
+            self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            self._fill(inputs)
+            self._graph.replay()
+            self._done.record()
+        if on_host:
+            self._done.synchronize()
+        else:
+            current.wait_event(self._done)
+        return self._results[0] if len(self._results) == 1 else self._results
+
+    def _fill(self, inputs: tuple[Tensor, ...]) -> None:
+        """Bring new values into the memory the graph reads; what it already holds is skipped."""
+        first_invariant = self._region.invariant_from
+        for index, (source, value) in enumerate(zip(self._sources, inputs, strict=True)):
+            if value is source:
+                continue
+            if first_invariant is not None and index >= first_invariant:
+                if self._holds(index, value):
+                    continue
+            source.copy_(value, non_blocking=True)
+
+    def _holds(self, index: int, value: Tensor) -> bool:
+        """Whether this very tensor, unchanged since, was copied last; notes that it now is."""
+        if value.is_inference():
+            # Such a tensor counts no versions, so a change in place could not be seen.
+            return False
+        held = self._held[index]
+        self._held[index] = (value, value._version)
+        return held is not None and held[0] is value and held[1] == value._version
+
+
+def _source(value: Tensor, *, on_host: bool) -> Tensor:
+    """Memory a graph may read at every replay: the caller's own where it stays pinned."""
+    if on_host:
+        return value if value.is_pinned() else value.clone().pin_memory()
+    return value.clone(memory_format=torch.preserve_format)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep the garbage collector from freeing device memory in the middle of a capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,0 +1,66 @@
+"""Regions compiled by inductor, and on a GPU captured on top."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from sparkrt_ros.runtime.backends.base import BaseBackend, Region, RegionFunction
+from sparkrt_ros.runtime.backends.cudagraph import CudaGraphBackend
+from sparkrt_ros.runtime.errors import BackendError
+
+MODES = ('default', 'max-autotune-no-cudagraphs')
+
+
+def compiled(region: Region, *, mode: str) -> Region:
+    """The region with its function compiled as one graph for fixed shapes."""
+    fn = torch.compile(region.fn, mode=mode, fullgraph=True, dynamic=False)
+    return replace(region, fn=fn)
+
+
+def check_mode(mode: str) -> str:
+    """Raise BackendError for a mode that cannot be combined with a capture of our own."""
+    if mode not in MODES:
+        raise BackendError(
+            'backend torchcompile',
+            found=f'mode {mode!r}',
+            expected=f'one of {", ".join(MODES)}',
+            remedy='modes with CUDA graphs of their own are replaced by our capture',
+        )
+    return mode
+
+
+class CompiledCpuBackend(BaseBackend):
+    """Inductor on a CPU."""
+
+    name = 'torchcompile'
+    warm_up_rounds = 2
+
+    def __init__(self, *, device: torch.device, mode: str = 'default') -> None:
+        super().__init__(device=device)
+        self._mode = check_mode(mode)
+
+    def _prepare(self, region: Region) -> RegionFunction:
+        return compiled(region, mode=self._mode).fn
+
+
+class CompiledCudaBackend(CudaGraphBackend):
+    """Inductor on a GPU; what it compiles is captured like any other region."""
+
+    name = 'torchcompile'
+
+    def __init__(self, *, device: torch.device, mode: str = 'default') -> None:
+        super().__init__(device=device)
+        self._mode = check_mode(mode)
+
+    def _prepare(self, region: Region) -> RegionFunction:
+        return super()._prepare(compiled(region, mode=self._mode))
+
+
+def torch_compile_backend(
+    *, device: torch.device, mode: str = 'default'
+) -> CompiledCpuBackend | CompiledCudaBackend:
+    """Make the form for a device."""
+    kind = CompiledCudaBackend if device.type == 'cuda' else CompiledCpuBackend
+    return kind(device=device, mode=mode)

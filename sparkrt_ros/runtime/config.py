@@ -1,0 +1,162 @@
+"""What a user chooses about how a policy runs. Imports no torch."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sparkrt_ros.runtime.backends.registry import check_backend_name
+from sparkrt_ros.runtime.errors import ConfigError
+from sparkrt_ros.runtime.types import Capabilities
+
+PRECISIONS = ('fp32',)
+MODES = ('auto', 'queue', 'ensemble')
+_DEVICES = re.compile(r'auto|cpu|cuda(:\d+)?')
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeConfig:
+    """Choices of a user; None means what the checkpoint says.
+
+    backend: how regions are executed. precision: arithmetic of the network.
+    device: ``auto`` (the first CUDA device, else the CPU), ``cpu``, ``cuda`` or ``cuda:N``.
+    mode: ``queue`` plays the first n_action_steps rows of a chunk and then infers again,
+        ``ensemble`` infers at every step and averages over chunks, ``auto`` takes the one the
+        checkpoint was configured for.
+    n_action_steps: rows played per inference in queue mode, at most the chunk size.
+    temporal_ensemble_coeff: above 0 favours older chunks, below 0 newer ones.
+    num_threads: CPU threads of torch, for the whole process; None leaves them alone.
+    Raises ConfigError naming the field.
+    """
+
+    backend: str = 'eager'
+    precision: str = 'fp32'
+    device: str = 'auto'
+    mode: str = 'auto'
+    n_action_steps: int | None = None
+    temporal_ensemble_coeff: float | None = None
+    num_threads: int | None = None
+
+    def __post_init__(self) -> None:
+        check_backend_name(self.backend)
+        _check_choice('precision', self.precision, PRECISIONS)
+        _check_choice('mode', self.mode, MODES)
+        check_device_name(self.device)
+        _check_count('n_action_steps', self.n_action_steps)
+        _check_count('num_threads', self.num_threads)
+        _check_coefficient(self.temporal_ensemble_coeff)
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> RuntimeConfig:
+        """Build from a mapping such as a YAML file's; an unknown key is a ConfigError."""
+        known = [item.name for item in fields(cls)]
+        unknown = sorted(set(values) - set(known))
+        if unknown:
+            raise ConfigError(
+                'runtime configuration',
+                found=f'unknown keys {", ".join(unknown)}',
+                expected=f'keys among {", ".join(known)}',
+            )
+        return cls(**values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionMode:
+    """How a session turns chunks into single actions, with nothing left to choose.
+
+    temporal_ensemble_coeff: None exactly in queue mode. n_action_steps: 1 in ensemble mode.
+    """
+
+    name: str
+    n_action_steps: int
+    temporal_ensemble_coeff: float | None = None
+
+
+def resolve_mode(config: RuntimeConfig, capabilities: Capabilities) -> SessionMode:
+    """Combine the user's choices with the checkpoint's; the user's win.
+
+    Raises ConfigError where two choices contradict each other, or the policy cannot follow one.
+    """
+    if _wants_ensemble(config, capabilities):
+        return _ensemble(config, capabilities)
+    if config.temporal_ensemble_coeff is not None:
+        raise ConfigError(
+            'temporal_ensemble_coeff',
+            found=f"{config.temporal_ensemble_coeff} with mode 'queue'",
+            expected="no coefficient, or mode 'ensemble'",
+        )
+    steps = config.n_action_steps or capabilities.n_action_steps
+    if steps > capabilities.chunk_size:
+        raise ConfigError(
+            'n_action_steps',
+            found=str(steps),
+            expected=f'at most the chunk size of the policy, {capabilities.chunk_size}',
+        )
+    return SessionMode(name='queue', n_action_steps=steps)
+
+
+def check_device_name(name: str) -> None:
+    """Raise ConfigError unless ``name`` is ``auto``, ``cpu``, ``cuda`` or ``cuda:N``."""
+    if not isinstance(name, str) or not _DEVICES.fullmatch(name):
+        raise ConfigError('device', found=repr(name), expected="'auto', 'cpu', 'cuda' or 'cuda:N'")
+
+
+def _wants_ensemble(config: RuntimeConfig, capabilities: Capabilities) -> bool:
+    if config.mode != 'auto':
+        return config.mode == 'ensemble'
+    coefficients = (config.temporal_ensemble_coeff, capabilities.temporal_ensemble_coeff)
+    return any(coefficient is not None for coefficient in coefficients)
+
+
+def _ensemble(config: RuntimeConfig, capabilities: Capabilities) -> SessionMode:
+    if not capabilities.supports_temporal_ensemble:
+        raise ConfigError(
+            'mode',
+            found="'ensemble'",
+            expected=f"'queue': a {capabilities.model_type} policy has no temporal ensembling",
+        )
+    if config.n_action_steps not in (None, 1):
+        raise ConfigError(
+            'n_action_steps',
+            found=f'{config.n_action_steps} together with temporal ensembling',
+            expected='1 or nothing: ensembling infers at every step',
+            remedy="set mode to 'queue', or leave n_action_steps out",
+        )
+    coefficient = config.temporal_ensemble_coeff
+    if coefficient is None:
+        coefficient = capabilities.temporal_ensemble_coeff
+    if coefficient is None:
+        raise ConfigError(
+            'temporal_ensemble_coeff',
+            found='none, neither here nor in the checkpoint',
+            expected="a number, for mode 'ensemble'",
+            remedy='set temporal_ensemble_coeff (the original ACT uses 0.01)',
+        )
+    return SessionMode(
+        name='ensemble', n_action_steps=1, temporal_ensemble_coeff=float(coefficient)
+    )
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(name, found=repr(value), expected=f'one of {", ".join(choices)}')
+
+
+def _check_count(name: str, value: object) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(name, found=repr(value), expected='an integer of at least 1, or None')
+
+
+def _check_coefficient(value: object) -> None:
+    if value is None:
+        return
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not math.isfinite(value):  # type: ignore[arg-type]
+        raise ConfigError(
+            'temporal_ensemble_coeff', found=repr(value), expected='a finite number, or None'
+        )

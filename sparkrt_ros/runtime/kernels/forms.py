@@ -1,0 +1,144 @@
+"""The layers a fused network is made of, and the form of them that works everywhere.
+
+A form holds weights that are ready to use (folded, cast, laid out, packed) and computes one layer
+together with what follows it. Shapes: ``B`` batch, ``C`` channels, ``H, W`` pixels, ``M`` rows,
+``I`` input and ``O`` output size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sparkrt_ros.runtime.policies.resnet import FrozenBatchNorm2d
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvWeights:
+    """A convolution with the normalisation after it folded in.
+
+    weight: (O, I, kh, kw); bias: (O,); both float32. ``conv(x) * scale + shift`` equals one
+    convolution with ``weight * scale`` and bias ``shift``.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+    @classmethod
+    def fold(cls, conv: nn.Conv2d, norm: FrozenBatchNorm2d) -> ConvWeights:
+        assert not isinstance(conv.padding, str)
+        weight = conv.weight.detach().double() * norm.scale.double().reshape(-1, 1, 1, 1)
+        return cls(
+            weight=weight.float(),
+            bias=norm.shift.detach().reshape(-1).float(),
+            stride=tuple(conv.stride),
+            padding=tuple(conv.padding),
+            dilation=tuple(conv.dilation),
+        )
+
+
+class ConvForm(Protocol):
+    """One convolution; inputs and outputs are (B, C, H, W) in channels-last memory."""
+
+    def relu(self, x: Tensor) -> Tensor:
+        """``max(conv(x) + bias, 0)``."""
+
+    def add_relu(self, x: Tensor, shortcut: Tensor) -> Tensor:
+        """``max(conv(x) + bias + shortcut, 0)``; the shortcut may be overwritten."""
+
+    def plain(self, x: Tensor) -> Tensor:
+        """``conv(x)``, without the bias."""
+
+
+class LinearForm(Protocol):
+    """One linear layer on rows: (M, I) -> (M, O)."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """``activation(x W + bias)``."""
+
+
+class Forms(Protocol):
+    """Makes the forms of one device and dtype."""
+
+    name: str
+
+    def conv(self, weights: ConvWeights) -> ConvForm:
+        """Prepare a convolution."""
+
+    def linear(self, weight: Tensor, bias: Tensor, *, activation: str | None = None) -> LinearForm:
+        """Prepare a linear layer: weight (O, I), bias (O,), activation relu, gelu or None."""
+
+    def add_norm(self, x: Tensor, y: Tensor, norm: nn.LayerNorm) -> Tensor:
+        """``norm(x + y)`` over the last dimension."""
+
+
+class PlainForms:
+    """Separate PyTorch operators; right on every device, and what the others are checked by."""
+
+    name = 'plain'
+
+    def __init__(self, *, device: torch.device, dtype: torch.dtype) -> None:
+        self.device = device
+        self.dtype = dtype
+
+    def conv(self, weights: ConvWeights) -> ConvForm:
+        """See Forms."""
+        return PlainConv(weights, device=self.device, dtype=self.dtype)
+
+    def linear(self, weight: Tensor, bias: Tensor, *, activation: str | None = None) -> LinearForm:
+        """See Forms."""
+        return PlainLinear(
+            weight.to(self.device, self.dtype),
+            bias.to(self.device, self.dtype),
+            activation=activation,
+        )
+
+    def add_norm(self, x: Tensor, y: Tensor, norm: nn.LayerNorm) -> Tensor:
+        """See Forms."""
+        return F.layer_norm(x + y, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+
+
+class PlainConv:
+    """See ConvForm."""
+
+    def __init__(self, weights: ConvWeights, *, device: torch.device, dtype: torch.dtype) -> None:
+        self.stride, self.padding = list(weights.stride), list(weights.padding)
+        self.dilation = list(weights.dilation)
+        self.weight = weights.weight.to(device, dtype, memory_format=torch.channels_last)
+        self.bias = weights.bias.to(device, dtype)
+
+    def relu(self, x: Tensor) -> Tensor:
+        """See ConvForm."""
+        return self._conv(x, self.bias).relu_()
+
+    def add_relu(self, x: Tensor, shortcut: Tensor) -> Tensor:
+        """See ConvForm."""
+        return self._conv(x, self.bias).add_(shortcut).relu_()
+
+    def plain(self, x: Tensor) -> Tensor:
+        """See ConvForm."""
+        return self._conv(x, None)
+
+    def _conv(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        return F.conv2d(x, self.weight, bias, self.stride, self.padding, self.dilation)
+
+
+class PlainLinear:
+    """See LinearForm."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, *, activation: str | None) -> None:
+        self.weight, self.bias, self.activation = weight, bias, activation
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See LinearForm."""
+        y = F.linear(x, self.weight, self.bias)
+        if self.activation == 'relu':
+            return y.relu_()
+        return F.gelu(y) if self.activation == 'gelu' else y

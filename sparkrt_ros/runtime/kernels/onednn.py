@@ -1,0 +1,75 @@
+"""Forms on CPUs: oneDNN with weights packed once, and additions and ReLU inside the operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sparkrt_ros.runtime.kernels.forms import ConvForm, ConvWeights, LinearForm, PlainForms
+
+_ops: Any = torch.ops.mkldnn
+
+
+class OneDnnForms(PlainForms):
+    """Packs every weight into the layout that the processor's instructions want."""
+
+    name = 'onednn'
+
+    def conv(self, weights: ConvWeights) -> ConvForm:
+        """See Forms."""
+        return OneDnnConv(weights, dtype=self.dtype)
+
+    def linear(self, weight: Tensor, bias: Tensor, *, activation: str | None = None) -> LinearForm:
+        """See Forms."""
+        return OneDnnLinear(weight.to(self.dtype), bias.to(self.dtype), activation)
+
+
+class OneDnnConv:
+    """See ConvForm."""
+
+    def __init__(self, weights: ConvWeights, *, dtype: torch.dtype) -> None:
+        self.geometry = (list(weights.padding), list(weights.stride), list(weights.dilation), 1)
+        self.bias = weights.bias.to(dtype)
+        self.weight = _ops._reorder_convolution_weight(
+            weights.weight.to(dtype).contiguous(memory_format=torch.channels_last), *self.geometry
+        )
+
+    def relu(self, x: Tensor) -> Tensor:
+        """See ConvForm."""
+        return self._pointwise(x, self.bias, 'relu')
+
+    def add_relu(self, x: Tensor, shortcut: Tensor) -> Tensor:
+        """See ConvForm."""
+        result: Tensor = _ops._convolution_pointwise_.binary(
+            shortcut, x, self.weight, self.bias, *self.geometry, 'add', 1.0, 'relu', [], None
+        )
+        return result
+
+    def plain(self, x: Tensor) -> Tensor:
+        """See ConvForm."""
+        return self._pointwise(x, None, 'none')
+
+    def _pointwise(self, x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+        result: Tensor = _ops._convolution_pointwise(
+            x, self.weight, bias, *self.geometry, activation, [], ''
+        )
+        return result
+
+
+class OneDnnLinear:
+    """See LinearForm."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, activation: str | None) -> None:
+        self.bias, self.activation = bias, activation
+        self.weight = _ops._reorder_linear_weight(weight.contiguous())
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See LinearForm."""
+        if self.activation == 'relu':
+            result: Tensor = _ops._linear_pointwise(x, self.weight, self.bias, 'relu', [], '')
+            return result
+        y: Tensor = _ops._linear_pointwise(x, self.weight, self.bias, 'none', [], '')
+        return F.gelu(y) if self.activation == 'gelu' else y

@@ -1,0 +1,67 @@
+"""Loading weights into a network with nothing left over on either side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from torch import Size, Tensor, nn
+
+from sparkrt_ros.runtime.errors import CheckpointError
+
+_SHOWN = 5
+
+
+def load_weights(
+    module: nn.Module,
+    weights: Mapping[str, Tensor],
+    *,
+    ignored_prefixes: tuple[str, ...] = (),
+    where: str = 'model.safetensors',
+) -> None:
+    """Copy ``weights`` into ``module``; every key must find its counterpart.
+
+    Floating-point weights of any width are taken; the module keeps its own dtype. A prefix that
+    ends in a dot matches a whole module, any other prefix a single name.
+    Raises CheckpointError, naming the keys, when a weight is missing, unexpected, of another
+    shape, or not floating-point; the module is then unchanged.
+    """
+    used = {key: value for key, value in weights.items() if not _ignored(key, ignored_prefixes)}
+    own = module.state_dict()
+    _refuse_keys(where, 'missing', own.keys() - used.keys(), total=len(own))
+    _refuse_keys(where, 'unexpected', used.keys() - own.keys(), total=len(own))
+    for key, value in used.items():
+        _check_value(f'{where}, {key}', value, shape=own[key].shape)
+    module.load_state_dict(used)
+
+
+def _ignored(key: str, prefixes: tuple[str, ...]) -> bool:
+    return any(
+        key.startswith(prefix) if prefix.endswith('.') else key == prefix for prefix in prefixes
+    )
+
+
+def _refuse_keys(where: str, what: str, keys: Iterable[str], *, total: int) -> None:
+    names = sorted(keys)
+    if not names:
+        return
+    shown = ', '.join(names[:_SHOWN]) + (', ...' if len(names) > _SHOWN else '')
+    raise CheckpointError(
+        where,
+        found=f'{len(names)} {what} weights: {shown}',
+        expected=f'exactly the {total} weights of the configured network',
+        remedy='check that config.json and the weights come from the same training run',
+    )
+
+
+def _check_value(where: str, value: Tensor, *, shape: Size) -> None:
+    if value.shape != shape:
+        raise CheckpointError(
+            where,
+            found=f'shape {tuple(value.shape)}',
+            expected=f'shape {tuple(shape)}',
+            remedy='check that config.json and the weights come from the same training run',
+        )
+    if not value.is_floating_point():
+        raise CheckpointError(
+            where, found=f'dtype {value.dtype}', expected='a floating-point dtype'
+        )

@@ -1,0 +1,159 @@
+"""A policy folder, loaded and ready to act; the entry point for programs without ROS.
+
+Shapes: ``T`` rows of a chunk, ``A`` action size.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparkrt_ros.runtime.backends.registry import make_backend
+from sparkrt_ros.runtime.checkpoint.load import Checkpoint, load_checkpoint
+from sparkrt_ros.runtime.config import RuntimeConfig, SessionMode, resolve_mode
+from sparkrt_ros.runtime.device import device_title, resolve_device
+from sparkrt_ros.runtime.errors import BackendError
+from sparkrt_ros.runtime.policies.registry import make_adapter
+from sparkrt_ros.runtime.processors.pipeline import make_processors
+from sparkrt_ros.runtime.session import Session, Timing
+from sparkrt_ros.runtime.types import Capabilities, FloatArray, Observation
+
+_DEFAULTS = RuntimeConfig()
+
+
+def load_policy(folder: Path | str, *, config: RuntimeConfig = _DEFAULTS) -> Policy:
+    """Load a policy folder as LeRobot saves it.
+
+    Sets the CPU threads of torch, for the whole process, when ``config.num_threads`` is given.
+    Raises ConfigError for choices that cannot be met, CheckpointError for a folder that is not
+    whole, BackendError when the backend cannot serve here.
+    """
+    device = resolve_device(config.device)
+    checkpoint = load_checkpoint(Path(folder))
+    if config.num_threads is not None:
+        torch.set_num_threads(config.num_threads)
+    adapter = make_adapter(
+        checkpoint.config,
+        checkpoint.weights,
+        device=device,
+        weights_file=str(checkpoint.weights_file),
+    )
+    mode = resolve_mode(config, adapter.capabilities)
+    preprocessor, postprocessor = make_processors(checkpoint, device=device)
+    session = Session(
+        adapter,
+        preprocessor,
+        postprocessor,
+        make_backend(config.backend, device=device),
+        mode=mode,
+        source_keys=checkpoint.source_keys,
+    )
+    capabilities = dataclasses.replace(
+        adapter.capabilities,
+        n_action_steps=mode.n_action_steps,
+        temporal_ensemble_coeff=mode.temporal_ensemble_coeff,
+    )
+    receipt = make_receipt(checkpoint, config=config, mode=mode, device=device)
+    return Policy(session, capabilities=capabilities, receipt=receipt)
+
+
+class Policy:
+    """What ``load_policy`` returns. Not thread-safe; usable as a context manager."""
+
+    def __init__(
+        self, session: Session, *, capabilities: Capabilities, receipt: dict[str, Any]
+    ) -> None:
+        self._session: Session | None = session
+        self._capabilities = capabilities
+        self._receipt = receipt
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the policy needs and yields, with the choices of the configuration applied."""
+        return self._capabilities
+
+    @property
+    def receipt(self) -> dict[str, Any]:
+        """What serves: policy, backend, precision, device, mode, digest, warnings; a copy."""
+        return dict(self._receipt)
+
+    @property
+    def last_timing(self) -> Timing:
+        """Seconds of the last inference: preprocess_s, model_s, postprocess_s."""
+        return self._open().last_timing
+
+    def step(self, observation: Observation) -> FloatArray:
+        """Return the action (A,) float32 for this control step, in policy units.
+
+        Raises ObservationError or ActionError; see ``Session.select_action``.
+        """
+        return self._open().select_action(observation)
+
+    def predict_chunk(
+        self, observation: Observation, *, noise: Tensor | None = None
+    ) -> FloatArray:
+        """Return a chunk (T, A) float32 in policy units, apart from what ``step`` does.
+
+        noise: the random start of an iterative policy; None draws it.
+        Raises ObservationError or ActionError.
+        """
+        return self._open().predict_chunk(observation, noise=noise)
+
+    def reset(self) -> None:
+        """Begin a new episode."""
+        self._open().reset()
+
+    def warm_up(self) -> None:
+        """Do now what the first inferences would otherwise be slow for, then allow no more."""
+        session = self._open()
+        session.warm_up()
+        session.seal()
+
+    def close(self) -> None:
+        """Free the weights; every later use is a BackendError. Harmless when repeated."""
+        if self._session is None:
+            return
+        self._session = None
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def __enter__(self) -> Policy:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _open(self) -> Session:
+        if self._session is None:
+            raise BackendError('policy', found='closed', expected='open', remedy='load it again')
+        return self._session
+
+
+def make_receipt(
+    checkpoint: Checkpoint, *, config: RuntimeConfig, mode: SessionMode, device: torch.device
+) -> dict[str, Any]:
+    """Plain values that say what serves, ready for JSON."""
+    return {
+        'policy': checkpoint.config.model_type,
+        'folder': str(checkpoint.folder),
+        'digest': checkpoint.digest,
+        'backend': config.backend,
+        'precision': config.precision,
+        'device': str(device),
+        'device_name': device_title(device),
+        'mode': mode.name,
+        'n_action_steps': mode.n_action_steps,
+        'temporal_ensemble_coeff': mode.temporal_ensemble_coeff,
+        'torch': torch.__version__,
+        'warnings': list(checkpoint.warnings),
+    }

@@ -1,0 +1,76 @@
+"""E6: SIGINT and SIGTERM end the process in time, with code 0, without a traceback."""
+
+import signal
+import time
+
+import pytest
+
+pytestmark = pytest.mark.ros
+
+EXIT_LIMIT_S = 3.0
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+
+
+def assert_ends_cleanly(process, *numbers):
+    begin_s = time.monotonic()
+    for number in numbers:
+        process.signal(number)
+    code = process.wait(timeout_s=10.0)
+    assert time.monotonic() - begin_s < EXIT_LIMIT_S
+    assert code == 0, process.log
+    assert 'Traceback' not in process.log
+    assert 'rror' not in process.log
+    assert 'exception' not in process.log.lower()
+
+
+@pytest.mark.parametrize('number', SIGNALS)
+def test_before_configure(start_policy, number):
+    policy = start_policy(autostart=False)
+    policy.wait_status('unconfigured')
+    assert_ends_cleanly(policy.process, number)
+
+
+@pytest.mark.parametrize('number', SIGNALS)
+def test_while_active(start_policy, feed, number):
+    policy = start_policy()
+    feed.start()
+    policy.chunks.wait_for(count=3)
+    assert_ends_cleanly(policy.process, number)
+
+
+def test_during_an_inference_of_two_seconds(start_policy, feed):
+    policy = start_policy(altered={'SLOW_S': '2.0'})
+    feed.start()
+    policy.chunks.wait_for()
+    assert_ends_cleanly(policy.process, signal.SIGINT)
+
+
+def test_during_an_inference_that_never_ends(start_policy, feed):
+    policy = start_policy(altered={'SLOW_S': '600'})
+    feed.start()
+    policy.status.wait_for(lambda m: m.state == 'active' and min(m.stream_ages) >= 0.0, count=5)
+    assert_ends_cleanly(policy.process, signal.SIGTERM)
+
+
+def test_while_configure_loads(start_policy):
+    policy = start_policy(altered={'SLOW_LOAD_S': '600'})
+    policy.status.wait_until(lambda: policy.status.publishers == 1)
+    assert_ends_cleanly(policy.process, signal.SIGINT)
+
+
+def test_twice_and_mixed(start_policy, feed):
+    policy = start_policy()
+    feed.start()
+    policy.chunks.wait_for()
+    assert_ends_cleanly(policy.process, signal.SIGINT, signal.SIGINT, signal.SIGTERM)
+
+
+def test_deactivate_and_activate_after_each_other_leave_one_line_each(start_policy, feed):
+    policy = start_policy()
+    feed.start()
+    policy.chunks.wait_for()
+    assert policy.change_state('deactivate')
+    assert policy.change_state('activate')
+    policy.chunks.wait_for()
+    assert policy.process.count(r'\bdeactivate done') == 1
+    assert policy.process.count(r'\bactivate done') == 2

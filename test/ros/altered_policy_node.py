@@ -1,0 +1,45 @@
+"""The policy node with a real policy that is slow or fails, as the environment says.
+
+SLOW_S: each inference takes this much longer. SLOW_LOAD_S: so does loading. FAIL: text of the
+RuntimeError of each inference. FAIL_AFTER: only after this many good ones.
+"""
+
+import os
+import sys
+import threading
+
+from sparkrt_ros.nodes.loaded_policy import load_from_folder
+from sparkrt_ros.nodes.policy_node import PolicyNode
+from sparkrt_ros.nodes.shutdown import run_node
+
+
+class AlteredPolicy:
+    """Passes everything on to the real policy."""
+
+    def __init__(self, policy):
+        self._policy = policy
+        self._inferences = 0
+
+    def __getattr__(self, name):
+        return getattr(self._policy, name)
+
+    def predict_chunk(self, observation):
+        self._inferences += 1
+        if 'FAIL' in os.environ and self._inferences > int(os.environ.get('FAIL_AFTER', '0')):
+            raise RuntimeError(os.environ['FAIL'])
+        work_for(float(os.environ.get('SLOW_S', '0')))
+        return self._policy.predict_chunk(observation)
+
+
+def work_for(seconds):
+    """Take time the way a library call does: not interruptible, without the interpreter lock."""
+    threading.Event().wait(seconds)
+
+
+def load(folder, **options):
+    work_for(float(os.environ.get('SLOW_LOAD_S', '0')))
+    return AlteredPolicy(load_from_folder(folder, **options))
+
+
+if __name__ == '__main__':
+    sys.exit(run_node(lambda token: PolicyNode(token, load=load)))

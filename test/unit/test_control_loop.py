@@ -1,0 +1,273 @@
+"""The periodic thread: deadlines without drift, skipped periods, live rate, quick safe ends."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from sparkrt_ros.nodes import control_loop
+from sparkrt_ros.nodes.control_loop import ControlLoop, MonotonicPacer, PeriodRing, Periods
+from sparkrt_ros.runtime.errors import ConfigError
+
+MS = 1_000_000
+
+
+class ScriptedPacer:
+    """A clock that stands still except where the loop sleeps or a tick takes time."""
+
+    def __init__(self, *, ticks: int, finished: threading.Event) -> None:
+        self.time_ns = 0
+        self._left = ticks
+        self._finished = finished
+
+    def now_ns(self) -> int:
+        return self.time_ns
+
+    def sleep_until(self, deadline_ns: int, stop: threading.Event) -> None:
+        if self._left == 0:
+            self._finished.set()
+            stop.wait()
+            return
+        self._left -= 1
+        self.time_ns = max(self.time_ns, deadline_ns)
+
+
+class Scripted:
+    """Runs a loop over ScriptedPacer; ``work`` is what each tick does with the clock."""
+
+    def __init__(self, work, *, ticks: int, rate_hz: float = 100.0) -> None:
+        self.begins_ns: list[int] = []
+        self.errors: list[Exception] = []
+        self.warnings: list[str] = []
+        self.finished = threading.Event()
+        self.pacer = ScriptedPacer(ticks=ticks, finished=self.finished)
+        self._work = work
+        self.loop = ControlLoop(
+            self._tick,
+            rate_hz=rate_hz,
+            pacer=self.pacer,
+            on_error=self._failed,
+            on_warning=self.warnings.append,
+        )
+
+    def _tick(self) -> None:
+        self.begins_ns.append(self.pacer.time_ns)
+        self._work(self, len(self.begins_ns) - 1)
+
+    def _failed(self, error: Exception) -> None:
+        self.errors.append(error)
+        self.finished.set()
+
+    def run(self) -> Scripted:
+        self.loop.start()
+        assert self.finished.wait(10.0)
+        assert self.loop.stop()
+        return self
+
+
+def takes(*durations_ms: float):
+    """The n-th tick takes the n-th duration; later ones none."""
+
+    def work(scripted: Scripted, tick: int) -> None:
+        if tick < len(durations_ms):
+            scripted.pacer.time_ns += round(durations_ms[tick] * MS)
+
+    return work
+
+
+def test_ticks_begin_at_absolute_deadlines_whatever_they_take():
+    ran = Scripted(takes(3, 9, 0, 5), ticks=6).run()
+    assert ran.begins_ns == [0, 10 * MS, 20 * MS, 30 * MS, 40 * MS, 50 * MS]
+    assert ran.loop.overruns == 0
+
+
+def test_a_tick_late_by_less_than_a_period_is_run_at_once_and_the_next_is_on_time():
+    ran = Scripted(takes(14), ticks=4).run()
+    assert ran.begins_ns == [0, 14 * MS, 20 * MS, 30 * MS]
+    assert ran.loop.overruns == 0
+
+
+def test_whole_missed_periods_are_skipped_and_counted_never_made_up_for():
+    ran = Scripted(takes(0, 37), ticks=5).run()
+    assert ran.begins_ns == [0, 10 * MS, 47 * MS, 50 * MS, 60 * MS]
+    assert ran.loop.overruns == 2
+
+
+def test_the_rate_changes_while_it_runs():
+    def work(scripted: Scripted, tick: int) -> None:
+        if tick == 2:
+            scripted.loop.rate_hz = 200.0
+
+    ran = Scripted(work, ticks=6).run()
+    assert ran.begins_ns == [0, 10 * MS, 20 * MS, 25 * MS, 30 * MS, 35 * MS]
+    assert ran.loop.periods().max_s == 0.005, 'periods of the old rate are forgotten'
+
+
+def test_a_backward_jump_of_time_goes_on_from_the_new_time():
+    def work(scripted: Scripted, tick: int) -> None:
+        if tick == 2:
+            scripted.pacer.time_ns = -500 * MS
+            scripted.pacer.sleep_until = early  # type: ignore[method-assign]
+
+    def early(deadline_ns: int, stop: threading.Event) -> None:
+        del ran.pacer.sleep_until  # the clock's own wait returns at once when time goes back
+
+    ran = Scripted(work, ticks=5)
+    ran.run()
+    assert ran.begins_ns == [0, 10 * MS, 20 * MS, -500 * MS, -490 * MS, -480 * MS]
+    assert ran.loop.overruns == 0
+
+
+def test_what_a_tick_raises_ends_the_loop_and_is_handed_over_once():
+    def work(scripted: Scripted, tick: int) -> None:
+        if tick == 3:
+            raise RuntimeError('defect')
+
+    ran = Scripted(work, ticks=10).run()
+    assert [str(error) for error in ran.errors] == ['defect']
+    assert len(ran.begins_ns) == 4
+    assert not ran.loop.running
+
+
+def test_it_starts_again_after_an_end_with_counters_at_0():
+    ran = Scripted(takes(0, 37), ticks=4).run()
+    assert ran.loop.overruns == 2
+    ran.finished.clear()
+    ran.pacer._left = 2
+    ran.run()
+    assert len(ran.begins_ns) == 6
+    assert (ran.loop.overruns, ran.loop.periods().count) == (0, 1)
+
+
+def test_it_ends_at_once_however_long_its_period():
+    ticked = threading.Event()
+    loop = real_loop(ticked.set, rate_hz=0.1)
+    loop.start()
+    assert ticked.wait(5.0)
+    begin = time.monotonic()
+    assert loop.stop()
+    assert time.monotonic() - begin < 1.0
+    assert loop.stop(), 'a second stop is harmless'
+
+
+def test_stop_reports_a_tick_that_hangs():
+    entered, release = threading.Event(), threading.Event()
+
+    def tick() -> None:
+        entered.set()
+        release.wait(10.0)
+
+    loop = real_loop(tick, rate_hz=100.0)
+    loop.start()
+    assert entered.wait(5.0)
+    assert not loop.stop(timeout_s=0.05)
+    release.set()
+    assert loop.stop()
+
+
+def test_stop_from_within_the_tick_does_not_wait_for_itself():
+    stopped = threading.Event()
+
+    def tick() -> None:
+        assert loop.stop()
+        stopped.set()
+
+    loop = real_loop(tick, rate_hz=100.0)
+    loop.start()
+    assert stopped.wait(5.0)
+
+
+def test_on_the_real_clock_the_mean_period_is_exact():
+    count, done = 0, threading.Event()
+
+    def tick() -> None:
+        nonlocal count
+        count += 1
+        if count == 101:
+            done.set()
+
+    loop = real_loop(tick, rate_hz=250.0)
+    begin_ns = time.monotonic_ns()
+    loop.start()
+    assert done.wait(10.0)
+    taken_s = (time.monotonic_ns() - begin_ns) / 1e9
+    loop.stop()
+    assert taken_s >= 0.4 - 1e-3, '100 periods of 4 ms, not one early'
+    assert loop.periods().p50_s == pytest.approx(0.004, abs=0.001)
+
+
+def test_refused_real_time_priority_is_a_warning_with_its_remedy(monkeypatch):
+    def refuse(*_):
+        raise PermissionError(1, 'Operation not permitted')
+
+    monkeypatch.setattr(control_loop.os, 'sched_setscheduler', refuse)
+    ticked, warnings = threading.Event(), []
+    loop = real_loop(ticked.set, rate_hz=100.0, priority=50, on_warning=warnings.append)
+    loop.start()
+    assert ticked.wait(5.0), 'the loop runs all the same'
+    loop.stop()
+    assert not loop.realtime
+    assert len(warnings) == 1
+    assert 'priority 50 is not permitted' in warnings[0]
+    assert '/etc/security/limits.d' in warnings[0]
+
+
+def test_real_time_priority_is_set_for_the_loops_thread_alone_where_permitted():
+    seen: list[int] = []
+    ticked = threading.Event()
+
+    def tick() -> None:
+        seen.append(os.sched_getscheduler(0))
+        ticked.set()
+
+    warnings: list[str] = []
+    loop = real_loop(tick, rate_hz=100.0, priority=10, on_warning=warnings.append)
+    loop.start()
+    assert ticked.wait(5.0)
+    loop.stop()
+    assert (seen[0] == os.SCHED_FIFO) == (warnings == []) == loop.realtime
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+@pytest.mark.parametrize(('rate_hz', 'priority'), [(0.0, 0), (float('nan'), 0), (1e6, 0)])
+def test_impossible_rates_are_refused(rate_hz, priority):
+    with pytest.raises(ConfigError, match='control rate'):
+        real_loop(lambda: None, rate_hz=rate_hz, priority=priority)
+
+
+@pytest.mark.parametrize('priority', [-1, 100])
+def test_impossible_priorities_are_refused(priority):
+    with pytest.raises(ConfigError, match='realtime_priority'):
+        real_loop(lambda: None, rate_hz=10.0, priority=priority)
+
+
+def test_percentiles_are_of_the_newest_periods_and_the_maximum_of_all():
+    ring = PeriodRing(capacity=1000)
+    assert ring.summary() == Periods()
+    ring.add(90 * MS)
+    for period_ms in np.random.default_rng(0).permutation(np.arange(1, 1001)):
+        ring.add(int(period_ms) * 10_000)
+    summary = ring.summary()
+    assert summary.count == 1001
+    assert summary.p50_s == pytest.approx(0.00501)
+    assert summary.p99_s == pytest.approx(0.00991, abs=1.1e-5)
+    assert summary.p999_s == pytest.approx(0.01)
+    assert summary.max_s == 0.09
+
+
+def real_loop(tick, *, rate_hz: float, priority: int = 0, on_warning=None) -> ControlLoop:
+    def failed(error: Exception) -> None:
+        raise error
+
+    return ControlLoop(
+        tick,
+        rate_hz=rate_hz,
+        pacer=MonotonicPacer(),
+        on_error=failed,
+        on_warning=on_warning or failed,
+        priority=priority,
+    )

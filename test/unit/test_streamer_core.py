@@ -1,0 +1,370 @@
+"""The streamer's states: what is sent when, and how it comes to rest and goes on."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from sparkrt_ros.convert.contract import ActionLimits
+from sparkrt_ros.nodes.guard import Guard
+from sparkrt_ros.nodes.streamer_core import INBOX_CHUNKS, Options, Pose, StreamerCore
+from sparkrt_ros.runtime.chunking.timeline import Timeline
+from sparkrt_ros.runtime.types import ActionChunk
+
+MS = 1_000_000
+PERIOD_NS = 10 * MS
+NAMES = ('pan', 'base')
+FOREVER_NS = 2**62
+
+
+class Rig:
+    """A core with a recording outlet and a clock that the test moves."""
+
+    def __init__(self, *, hold_s: float = 0.1, max_rate: float = 1e6, started: bool = True):
+        self.sent: list[tuple[int, list[float]]] = []
+        self.stopped: list[list[float]] = []
+        self.news: list[str] = []
+        self.now_ns = 1000 * MS
+        self.chunk_id = 0
+        velocity = np.array([False, True])
+        limits = ActionLimits(
+            low=np.array([-10.0, -10.0]),
+            high=np.array([10.0, 10.0]),
+            max_rate=np.array([max_rate, max_rate]),
+            max_rate_change=np.full(2, np.inf),
+        )
+        self.core = StreamerCore(
+            timeline=Timeline(joint_names=NAMES),
+            guard=Guard(names=NAMES, limits=limits, velocity_columns=velocity),
+            velocity_columns=velocity,
+            period_s=PERIOD_NS / 1e9,
+            outlet=self,
+            notify=lambda: self.news.append(self.core.snapshot.state),
+        )
+        self.options(hold_s=hold_s)
+        if started:
+            self.pose(0.0)
+            self.core.activate(self.now_ns)
+
+    def send(self, command, *, now_ns: int) -> None:
+        self.sent.append((now_ns, command.tolist()))
+
+    def stop_velocities(self, command, *, now_ns: int) -> None:
+        self.stopped.append(command.tolist())
+
+    def options(self, *, hold_s=0.1, mode='queue', start_max_error=0.0) -> None:
+        self.core.set_options(
+            Options(
+                mode=mode,
+                temporal_ensemble_coeff=0.01,
+                hold_s=hold_s,
+                velocity_scale=1.0,
+                start_max_error=start_max_error,
+            )
+        )
+
+    def pose(self, pan: float, *, fresh_until_ns: int = FOREVER_NS) -> None:
+        self.core.pose = Pose(values=np.array([pan, np.nan]), fresh_until_ns=fresh_until_ns)
+
+    def offer(self, *pans: float, base: float = 0.5, epoch: int = 0, session_id: int = 1) -> None:
+        """A chunk of 100 Hz, observed now."""
+        self.chunk_id += 1
+        rows = np.array([[pan, base] for pan in pans])
+        chunk = ActionChunk(
+            actions=rows,
+            joint_names=NAMES,
+            observation_stamp_ns=self.now_ns,
+            dt_s=PERIOD_NS / 1e9,
+            epoch=epoch,
+            chunk_id=self.chunk_id,
+        )
+        self.core.offer(chunk, session_id=session_id)
+
+    def tick(self, count: int = 1) -> list[list[float]]:
+        """Tick and let a period pass, ``count`` times; the commands that left."""
+        before = len(self.sent)
+        for _ in range(count):
+            self.core.tick(self.now_ns)
+            self.now_ns += PERIOD_NS
+        return [command for _, command in self.sent[before:]]
+
+    @property
+    def state(self) -> tuple[str, str]:
+        return self.core.snapshot.state, self.core.snapshot.cause
+
+
+def test_it_waits_for_a_first_chunk_and_sends_nothing():
+    rig = Rig()
+    assert rig.tick(5) == []
+    assert rig.state == ('waiting', 'no_chunk')
+
+
+def test_chunks_become_commands_at_the_control_rate():
+    rig = Rig()
+    rig.offer(1.0, 2.0, 3.0)
+    assert rig.tick(3) == [[1.0, 0.5], [2.0, 0.5], [3.0, 0.5]]
+    assert rig.state == ('streaming', '')
+    assert rig.news == ['waiting', 'streaming']
+    assert rig.core.snapshot.played_ns == 2 * PERIOD_NS
+    assert rig.core.snapshot.remaining_s == pytest.approx(0.01)
+
+
+def test_when_actions_run_out_it_holds_then_stops_then_goes_on_with_new_ones():
+    rig = Rig(hold_s=0.05)
+    rig.offer(1.0, 2.0)
+    rig.tick(2)
+    held = rig.tick(5)
+    assert [pan for pan, _ in held] == [2.0] * 5
+    assert held[0][1] == 0.0, 'a velocity is never repeated'
+    assert rig.state == ('holding', 'ran_out')
+    assert rig.tick(10) == []
+    assert rig.state == ('stopped', 'ran_out')
+    assert rig.core.underruns == 1
+    rig.pose(2.2)
+    rig.offer(7.0)
+    assert rig.tick()[0][0] == 7.0
+    assert rig.news == ['waiting', 'streaming', 'holding', 'stopped', 'streaming']
+
+
+def test_new_chunks_end_a_hold_without_a_new_start():
+    rig = Rig(hold_s=1.0, max_rate=10.0)
+    rig.offer(0.05)
+    rig.tick(3)
+    rig.pose(-5.0)
+    rig.offer(0.1)
+    assert rig.tick()[0][0] == pytest.approx(0.1), 'from the last command, not the measured pose'
+
+
+def test_after_a_stop_motion_starts_from_the_measured_pose():
+    rig = Rig(hold_s=0.0, max_rate=10.0)
+    rig.offer(0.05)
+    rig.tick(3)
+    assert rig.state == ('stopped', 'ran_out')
+    rig.pose(-5.0)
+    rig.offer(0.1, 0.1)
+    assert rig.tick(2)[0][0] == pytest.approx(-4.9)
+    assert rig.core.limited >= 1
+
+
+def test_without_a_measured_pose_nothing_is_sent_and_no_chunk_is_lost():
+    rig = Rig(started=False)
+    rig.core.activate(rig.now_ns)
+    rig.offer(1.0, 2.0)
+    assert rig.tick(4) == []
+    assert rig.state == ('waiting', 'pose')
+    rig.pose(0.0)
+    assert rig.tick(2) == [[1.0, 0.5], [2.0, 0.5]], 'from row 0: nothing had been played'
+
+
+def test_a_stale_pose_while_moving_holds_then_stops():
+    rig = Rig(hold_s=0.03)
+    rig.offer(*[1.0] * 100)
+    rig.pose(0.0, fresh_until_ns=rig.now_ns + 2 * PERIOD_NS)
+    assert [pan for pan, _ in rig.tick(3)] == [1.0] * 3
+    assert rig.state == ('holding', 'pose')
+    rig.tick(3)
+    assert rig.state == ('stopped', 'pose')
+    assert rig.core.underruns == 0
+    rig.pose(0.0)
+    assert rig.tick(2) == [], 'the chunk of before is not resumed'
+    rig.offer(4.0)
+    assert rig.tick()[0][0] == 4.0
+
+
+def test_a_short_gap_of_the_pose_holds_and_goes_on_where_it_was():
+    rig = Rig(hold_s=0.1)
+    rig.offer(*range(1, 9))
+    rig.pose(0.0, fresh_until_ns=rig.now_ns + 2 * PERIOD_NS)
+    assert [pan for pan, _ in rig.tick(5)] == [1.0, 2.0, 2.0, 2.0, 2.0]
+    rig.pose(0.0)
+    assert [pan for pan, _ in rig.tick(2)] == [3.0, 4.0]
+    # One period passed between the last command and the notice that the pose had gone.
+    assert rig.core.snapshot.played_ns == 3 * PERIOD_NS
+
+
+def test_a_pause_sends_nothing_more_and_leaves_no_velocity_behind():
+    rig = Rig()
+    rig.offer(1.0, 2.0, 3.0)
+    rig.tick(1)
+    rig.core.pause(rig.now_ns)
+    assert rig.stopped == [[1.0, 0.0]]
+    rig.offer(4.0)
+    assert rig.tick(3) == []
+    assert rig.state == ('paused', 'paused')
+    rig.core.pause(rig.now_ns)
+    assert len(rig.stopped) == 1
+
+
+def test_resume_takes_only_what_was_observed_after_it_and_starts_from_the_pose():
+    rig = Rig(max_rate=10.0)
+    rig.offer(0.1)
+    rig.tick(1)
+    rig.core.pause(rig.now_ns)
+    observed_before = ActionChunk(
+        actions=np.ones((3, 2)), joint_names=NAMES, observation_stamp_ns=rig.now_ns, dt_s=0.01,
+        chunk_id=50,
+    )  # fmt: skip
+    rig.now_ns += PERIOD_NS
+    rig.core.resume(rig.now_ns)
+    rig.core.offer(observed_before, session_id=1)
+    assert rig.tick(1) == []
+    assert rig.core.rejected == {'before_reset': 1}
+    rig.pose(3.0)
+    rig.chunk_id = 60
+    rig.offer(4.0)
+    assert rig.tick()[0][0] == pytest.approx(3.1)
+
+
+def test_resume_without_a_pause_changes_nothing():
+    rig = Rig()
+    rig.offer(1.0, 2.0)
+    rig.tick(1)
+    rig.core.resume(rig.now_ns)
+    assert rig.tick(1) == [[2.0, 0.5]]
+
+
+def test_a_reset_drops_chunks_held_and_on_their_way_and_holds_meanwhile():
+    rig = Rig()
+    rig.offer(*[1.0] * 50)
+    rig.tick(1)
+    rig.offer(9.0)
+    rig.now_ns += PERIOD_NS
+    rig.core.reset(rig.now_ns)
+    assert [pan for pan, _ in rig.tick(2)] == [1.0, 1.0]
+    assert rig.state == ('holding', 'reset')
+    assert rig.core.underruns == 0
+    rig.offer(3.0)
+    assert rig.tick() == [[3.0, 0.5]]
+
+
+def test_deactivate_empties_everything_and_activate_begins_anew():
+    rig = Rig()
+    rig.offer(*[1.0] * 50)
+    rig.tick(2)
+    rig.core.deactivate(rig.now_ns)
+    assert rig.tick(3) == []
+    rig.offer(5.0)
+    rig.core.activate(rig.now_ns)
+    assert rig.tick(3) == []
+    assert rig.state == ('waiting', 'no_chunk')
+    assert (rig.core.chunks_taken, rig.core.snapshot.played_ns) == (0, 0)
+    rig.offer(6.0)
+    assert rig.tick() == [[6.0, 0.5]]
+
+
+def test_a_backward_jump_of_time_holds_until_pose_and_chunk_of_the_new_time():
+    rig = Rig(hold_s=0.05)
+    rig.offer(*[1.0] * 50)
+    rig.tick(3)
+    rig.now_ns = 100 * MS
+    assert [pan for pan, _ in rig.tick(2)] == [1.0, 1.0]
+    assert rig.state[0] == 'holding'
+    assert rig.core.time_jumps == 1
+    rig.pose(0.0)
+    assert rig.state == ('holding', 'pose')
+    rig.offer(4.0, 5.0)
+    assert [pan for pan, _ in rig.tick(2)] == [4.0, 5.0]
+
+
+def test_a_start_the_guard_refuses_is_told_and_sends_nothing():
+    rig = Rig()
+    rig.options(start_max_error=0.5)
+    rig.offer(2.0, 2.0)
+    assert rig.tick(2) == []
+    assert rig.state == ('waiting', 'guard')
+    assert "joint 'pan' is 2.000 from" in rig.core.guard_reason
+    assert rig.core.refused == 1
+    rig.pose(1.8)
+    rig.offer(2.0)
+    assert rig.tick() == [[2.0, 0.5]]
+
+
+def test_refused_chunks_are_counted_and_explained():
+    rig = Rig()
+    rig.offer(np.nan)
+    rig.offer(1.0, epoch=3)
+    rig.offer(1.0, epoch=2)
+    rig.tick()
+    assert rig.core.rejected == {'non_finite': 1, 'epoch': 1}
+    assert rig.core.chunks_dropped == 2
+    assert [refusal.kind for refusal in rig.core.refusals] == ['non_finite', 'epoch']
+
+
+def test_chunks_that_a_stalled_loop_never_saw_are_counted():
+    rig = Rig()
+    for number in range(INBOX_CHUNKS + 3):
+        rig.offer(float(number))
+        rig.now_ns += MS
+    assert rig.tick()[0][0] == float(INBOX_CHUNKS + 2)
+    assert rig.core.chunks_dropped == 3
+
+
+def test_a_defect_stops_everything_until_the_next_activation():
+    rig = Rig()
+    rig.offer(*[1.0] * 50)
+    rig.tick(1)
+    rig.core.fail(rig.now_ns, 'boom')
+    assert rig.stopped == [[1.0, 0.0]]
+    assert rig.tick(2) == []
+    assert rig.state == ('stopped', 'defect')
+    rig.core.resume(rig.now_ns)
+    rig.core.pause(rig.now_ns)
+    assert rig.state == ('stopped', 'defect')
+    rig.core.activate(rig.now_ns)
+    assert rig.state == ('waiting', 'no_chunk')
+
+
+def test_rearming_lets_the_motion_start_from_the_measured_pose_again():
+    rig = Rig(max_rate=10.0)
+    rig.offer(*[0.1] * 50)
+    rig.tick(1)
+    rig.pose(-3.0)
+    changes = []
+    rig.core.rearm(rig.now_ns, lambda: changes.append(len(rig.sent)))
+    assert changes == [1]
+    assert rig.tick()[0][0] == pytest.approx(-2.9)
+
+
+def test_rearming_while_it_holds_ends_the_hold():
+    rig = Rig()
+    rig.offer(1.0)
+    rig.tick(2)
+    assert rig.state[0] == 'holding'
+    rig.core.rearm(rig.now_ns, lambda: None)
+    assert rig.tick(2) == []
+    assert rig.state[0] == 'stopped'
+
+
+def test_the_latency_is_from_the_observation_to_the_first_command_of_the_newest_chunk():
+    rig = Rig()
+    rig.offer(1.0, 2.0)
+    rig.now_ns += 4 * PERIOD_NS
+    rig.tick(1)
+    assert rig.core.latency_s == pytest.approx(0.04)
+    assert rig.core.delay_s == pytest.approx(0.04)
+
+
+def test_a_request_returns_only_when_no_tick_is_under_way():
+    rig = Rig()
+    entered, release, order = threading.Event(), threading.Event(), []
+
+    def slow_send(command, *, now_ns: int) -> None:
+        entered.set()
+        assert release.wait(5.0)
+        order.append('sent')
+
+    rig.send = slow_send  # type: ignore[method-assign]
+    rig.offer(1.0, 2.0)
+    ticking = threading.Thread(target=rig.tick)
+    ticking.start()
+    assert entered.wait(5.0)
+    pausing = threading.Thread(target=lambda: (rig.core.pause(rig.now_ns), order.append('paused')))
+    pausing.start()
+    pausing.join(0.05)
+    assert pausing.is_alive(), 'the pause waits for the tick that is under way'
+    release.set()
+    pausing.join(5.0)
+    ticking.join(5.0)
+    assert order == ['sent', 'paused']
