@@ -28,7 +28,8 @@ from typing import Any
 
 import numpy as np
 import rclpy
-from rclpy.executors import ExternalShutdownException
+import rclpy.task
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import Float64MultiArray
@@ -52,7 +53,10 @@ RELIABLE = QoSProfile(depth=1000, reliability=ReliabilityPolicy.RELIABLE)
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One run. Periods in ms; cpu_percent of one core; missed: periods without a command."""
+    """One run. Periods in ms; cpu_percent of one core; missed: periods without a command.
+
+    resident_mb: without the shared memory of the middleware, which shared_mb gives.
+    """
 
     rate_hz: float
     scheduling: str
@@ -65,6 +69,7 @@ class Result:
     images_per_s: float
     cpu_percent: float
     resident_mb: float
+    shared_mb: float
 
 
 # The other processes
@@ -148,13 +153,25 @@ class Recorder:
             StreamerStatus, 'action_streamer/status', self._status, RELIABLE
         )
         self.node.create_subscription(ActionChunk, 'sparkrt/action_chunk', self._chunk, RELIABLE)
-        self._thread = threading.Thread(target=self._spin, daemon=True)
+        self._executor = SingleThreadedExecutor()
+        self._executor.add_node(self.node)
+        self._ending: Any = rclpy.task.Future()
+        spin = self._executor.spin_until_future_complete
+        self._thread = threading.Thread(target=spin, args=[self._ending])
         self._thread.start()
+
+    def close(self) -> None:
+        self._ending.set_result(None)
+        self._thread.join()
+        self._executor.shutdown()
 
     def wait_for(self, condition: Any, what: str) -> None:
         with self._changed:
             if not self._changed.wait_for(condition, START_LIMIT_S):
-                raise SystemExit(f'{what} did not happen in {START_LIMIT_S} s: {self.status}')
+                logs = os.environ['ROS_LOG_DIR']
+                raise SystemExit(
+                    f'no {what} in {START_LIMIT_S} s; logs in {logs}; last status: {self.status}'
+                )
 
     def begin(self) -> None:
         with self._changed:
@@ -163,12 +180,6 @@ class Recorder:
     def taken(self) -> np.ndarray:
         with self._changed:
             return np.array(self.stamps_ns, dtype=np.int64)
-
-    def _spin(self) -> None:
-        try:
-            rclpy.spin(self.node)
-        except ExternalShutdownException:
-            return
 
     def _command(self, _: Float64MultiArray, info: Any) -> None:
         with self._changed:
@@ -192,7 +203,7 @@ def measure(recorder: Recorder, *, rate_hz: float, priority: int, duration_s: fl
     children = [start('load'), start('policy')]
     streamer = start('streamer', '--ros-args', *options)
     try:
-        recorder.wait_for(lambda: len(recorder.stamps_ns) > WARM_UP_S * rate_hz, 'streaming')
+        recorder.wait_for(lambda: len(recorder.stamps_ns) > WARM_UP_S * rate_hz, 'commands')
         recorder.begin()
         cpu_s, begin_s = cpu_seconds(streamer.pid), time.monotonic()
         time.sleep(duration_s)
@@ -205,7 +216,8 @@ def measure(recorder: Recorder, *, rate_hz: float, priority: int, duration_s: fl
             scheduling=scheduling(streamer.pid),
             images_per_s=recorder.images_per_s,
             cpu_percent=cpu_percent,
-            resident_mb=resident_mb(streamer.pid),
+            resident_mb=memory_mb(streamer.pid, 'VmRSS') - memory_mb(streamer.pid, 'RssShmem'),
+            shared_mb=memory_mb(streamer.pid, 'RssShmem'),
         )
     finally:
         stop([streamer, *children])
@@ -230,7 +242,9 @@ def start(role: str, *arguments: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, __file__, '--role', role, *arguments]
     if role == 'streamer':
         command = [sys.executable, '-m', 'sparkrt_ros.nodes.action_streamer', *arguments]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    log = Path(os.environ['ROS_LOG_DIR']) / f'{role}.txt'
+    with log.open('ab') as stream:
+        return subprocess.Popen(command, stdout=stream, stderr=stream)
 
 
 def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
@@ -252,9 +266,9 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf('SC_CLK_TCK')
 
 
-def resident_mb(pid: int) -> float:
+def memory_mb(pid: int, field: str) -> float:
     lines = Path(f'/proc/{pid}/status').read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith('VmRSS')) / 1e3
+    return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1e3
 
 
 def scheduling(pid: int) -> str:
@@ -328,20 +342,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prepare_environment()
     rclpy.init()
     recorder = Recorder()
-    results = []
-    for rate_hz in options.rates:
-        for priority in options.priorities:
-            result = measure(
-                recorder, rate_hz=rate_hz, priority=priority, duration_s=options.duration
-            )
-            results.append(result)
+    try:
+        results = [
+            measure(recorder, rate_hz=rate_hz, priority=priority, duration_s=options.duration)
+            for rate_hz in options.rates
+            for priority in options.priorities
+        ]
+    finally:
+        recorder.close()
+        rclpy.try_shutdown()
     facts = machine()
     print('\n'.join(f'{name}: {value}' for name, value in facts.items()))
     print(table(results))
     if options.json:
         content = {'machine': facts, 'results': [asdict(result) for result in results]}
         options.json.write_text(json.dumps(content, indent=2))
-    rclpy.try_shutdown()
     return 0
 
 

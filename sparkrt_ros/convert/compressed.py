@@ -146,8 +146,8 @@ def _one_channel_to_rgb(
         )
     if is_colour(source) or is_colour(described.target):
         options.warn(
-            f'{options.topic}: the pictures were {described.source} but arrive in grey: their '
-            'colour was lost before compression; grey is copied to three channels'
+            f'{options.topic}: the pictures were {source or described.target} but arrive in '
+            'grey: their colour was lost before compression; grey is copied to three channels'
         )
     return packed_to_rgb(pixels, f'mono{bits}')
 

@@ -150,10 +150,12 @@ class PolicyWorker:
     def _infer(self, reading: Reading, epoch: int) -> None:
         policy, contract = self._loaded.policy, self._loaded.contract
         start_s, pacing_start_s = time.perf_counter(), self.clocks.pacing_s()
-        rows = policy.predict_chunk(reading.observation)
-        actions = check_rows(
-            contract.action_to_si(rows), size=len(contract.action), where='policy output'
+        rows = check_rows(
+            policy.predict_chunk(reading.observation),
+            size=len(contract.action),
+            where='policy output',
         )
+        actions = contract.action_to_si(rows)
         elapsed_s = time.perf_counter() - start_s
         self._pacer.latency.add(self.clocks.pacing_s() - pacing_start_s)
         self._latency.add(elapsed_s)

@@ -50,7 +50,7 @@ STREAMER_PARAMETERS: tuple[ParameterSpec, ...] = (
         name='control.realtime_priority',
         default=0,
         description='SCHED_FIFO priority of the control thread, 1 to 99, where the system permits '
-        'it; 0: none.',
+        'it; the ROS thread of the streamer gets one less. 0: none.',
         kind='swap',
         bounds=(0, 99),
     ),

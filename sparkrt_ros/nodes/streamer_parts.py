@@ -12,7 +12,13 @@ from sparkrt.msg import ActionChunk as ActionChunkMessage
 from sparkrt_ros.convert.contract import RobotContract
 from sparkrt_ros.convert.time import stamp_to_ns
 from sparkrt_ros.nodes import qos
-from sparkrt_ros.nodes.control_loop import ControlLoop, MonotonicPacer, Pacer, RosClockPacer
+from sparkrt_ros.nodes.control_loop import (
+    ControlLoop,
+    MonotonicPacer,
+    Pacer,
+    RosClockPacer,
+    set_realtime,
+)
 from sparkrt_ros.nodes.guard import Guard
 from sparkrt_ros.nodes.streamer_core import Options, Pose, StreamerCore
 from sparkrt_ros.nodes.streamer_outlet import CommandOutlet
@@ -105,7 +111,7 @@ class StreamerParts:
         return True
 
     def start(self) -> None:
-        """Begin streaming on a fresh control thread."""
+        """Begin streaming on a fresh control thread. To be called by the ROS thread."""
         self._pacer.close()
         self._pacer = self._make_pacer()
         self.loop = self._make_loop()
@@ -115,9 +121,15 @@ class StreamerParts:
             self._deliver(Pose(values=nothing, fresh_until_ns=2**62))
         self.core.activate(self.now_ns())
         self.loop.start()
+        priority = int(self._values['control.realtime_priority'])
+        if priority:
+            # This thread holds the interpreter at times; see control_loop.
+            set_realtime(max(1, priority - 1))
 
     def stop(self, *, timeout_s: float = 1.0) -> bool:
         """Nothing is sent once this returns; whether the control thread has ended too."""
+        if self._values['control.realtime_priority']:
+            set_realtime(0)
         self.core.deactivate(self.now_ns())
         return self.loop.stop(timeout_s=timeout_s)
 

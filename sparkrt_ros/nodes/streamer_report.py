@@ -104,7 +104,9 @@ class StreamerReport:
             policy_age_s=None if policy is None else now_s - self._policy_at_s,
             policy_state='' if policy is None else policy.state,
             policy_reason='' if policy is None else policy.reason,
-            pose_problem=parts.pose.merger.problem(parts.now_ns()),
+            pose_problem=(
+                parts.pose.merger.problem(parts.now_ns()) if snapshot.cause == 'pose' else ''
+            ),
             guard_reason=parts.core.guard_reason,
             defect=parts.core.defect,
         )

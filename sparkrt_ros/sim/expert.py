@@ -28,9 +28,9 @@ class ExpertSpec:
     place_height_m: float = 0.020
     hover_m: float = 0.065
     clear_height_m: float = 0.075
-    centered_m: float = 0.008
-    level_m: float = 0.005
-    slope: float = 2.5
+    centered_m: float = 0.012
+    level_m: float = 0.006
+    slope: float = 2.0
     ready_opening_m: float = 0.058
     open_rad: float = 1.0
     closed_rad: float = 0.2
@@ -66,7 +66,7 @@ class Expert:
         if low and around:
             goal = TipPose(pan_rad=pan, reach_m=reach, height_m=spec.grasp_height_m)
             return goal, spec.closed_rad
-        above = spec.slope * (distance - spec.centered_m / 2)
+        above = spec.slope * (distance - 0.75 * spec.centered_m)
         if opening < spec.ready_opening_m and distance < 0.05:
             above = spec.hover_m
         height = spec.grasp_height_m + min(max(above, 0.0), spec.hover_m)

@@ -98,7 +98,7 @@ def _record(options: argparse.Namespace, demos: DemoSpec, device: torch.device) 
 def _evaluate(options: argparse.Namespace, predict: BatchPredictor) -> None:
     if not options.evaluate:
         return
-    for n_action_steps, delay_steps in ((5, 0), (10, 0), (20, 0), (5, 3), (10, 2), (20, 2)):
+    for n_action_steps, delay_steps in ((5, 0), (10, 0), (20, 0), (5, 3), (5, 6), (20, 10)):
         outcomes = rollout(
             predict,
             range(options.evaluate),

@@ -30,12 +30,11 @@ def test_before_configure(start_policy, number):
     assert_ends_cleanly(policy.process, number)
 
 
-@pytest.mark.parametrize('number', SIGNALS)
-def test_while_active(start_policy, feed, number):
+def test_while_active(start_policy, feed):
     policy = start_policy()
     feed.start()
     policy.chunks.wait_for(count=3)
-    assert_ends_cleanly(policy.process, number)
+    assert_ends_cleanly(policy.process, signal.SIGTERM)
 
 
 def test_during_an_inference_of_two_seconds(start_policy, feed):
@@ -63,14 +62,3 @@ def test_twice_and_mixed(start_policy, feed):
     feed.start()
     policy.chunks.wait_for()
     assert_ends_cleanly(policy.process, signal.SIGINT, signal.SIGINT, signal.SIGTERM)
-
-
-def test_deactivate_and_activate_after_each_other_leave_one_line_each(start_policy, feed):
-    policy = start_policy()
-    feed.start()
-    policy.chunks.wait_for()
-    assert policy.change_state('deactivate')
-    assert policy.change_state('activate')
-    policy.chunks.wait_for()
-    assert policy.process.count(r'\bdeactivate done') == 1
-    assert policy.process.count(r'\bactivate done') == 2

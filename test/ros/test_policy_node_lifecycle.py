@@ -13,6 +13,10 @@ def test_the_lifecycle_decides_what_is_sent(start_policy, feed):
     feed.start()
     assert policy.peer.state('/sparkrt') == 'unconfigured'
     policy.wait_status('unconfigured')
+    for service in ('reset', 'pause', 'resume'):
+        response = feed.peer.call(Trigger, f'/sparkrt/{service}')
+        assert not response.success
+        assert response.message == 'the node is unconfigured'
     assert policy.change_state('configure')
     status = policy.wait_status('inactive')
     assert (status.model, status.backend, status.precision) == ('act', 'eager', 'fp32')
@@ -40,14 +44,6 @@ def test_the_lifecycle_decides_what_is_sent(start_policy, feed):
     for transition in ('configure', 'activate', 'deactivate', 'cleanup'):
         done = 2 if transition in ('activate', 'deactivate') else 1
         assert policy.process.count(rf'\b{transition} done') == done
-
-
-@pytest.mark.parametrize('service', ['reset', 'pause', 'resume'])
-def test_services_of_a_node_that_is_not_active_say_so(start_policy, feed, service):
-    start_policy(autostart=False)
-    response = feed.peer.call(Trigger, f'/sparkrt/{service}')
-    assert not response.success
-    assert response.message == 'the node is unconfigured'
 
 
 def test_a_checkpoint_that_is_missing_fails_configure_and_the_node_stays(start_policy, tmp_path):

@@ -5,9 +5,11 @@ import pytest
 from ros_fixtures import JOINTS, TINY_ROBOT
 from std_srvs.srv import Trigger
 
+from sparkrt.msg import StreamerProgress
 from sparkrt_ros.convert.contract import load_contract
 from sparkrt_ros.convert.frame import CameraDecoder
 from sparkrt_ros.convert.time import stamp_to_ns
+from sparkrt_ros.nodes import qos
 
 pytestmark = pytest.mark.ros
 
@@ -124,3 +126,21 @@ def test_after_a_reset_pictures_of_before_do_not_serve(policy, feed):
     policy.chunks.clear()
     policy.wait_status('waiting', count=10)
     assert len(policy.chunks) == 0
+
+
+def test_the_progress_of_the_streamer_decides_when_to_infer(policy, feed, peer):
+    feed.start()
+    policy.chunks.wait_for()
+    outlet = peer.publisher(StreamerProgress, '/action_streamer/progress', qos.PROGRESS)
+    outlet.wait_matched()
+    now = StreamerProgress(state='paused')
+    peer.every(0.05, lambda: outlet.publish(now))
+
+    policy.status.wait_for(lambda m: m.reason == 'the streamer is paused')
+    policy.chunks.clear()
+    policy.status.wait_for(count=10)
+    assert len(policy.chunks) == 0
+
+    now.state = 'waiting'
+    policy.chunks.wait_for()
+    assert policy.wait_status('active').reason == ''

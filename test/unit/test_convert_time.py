@@ -44,7 +44,7 @@ def test_ages_are_exact_at_todays_times() -> None:
 
 def test_seconds_are_rounded_not_cut() -> None:
     assert seconds_to_ns(0.1 + 0.2) == 300_000_000
-    assert seconds_to_ns(1 / 30) == 33_333_333
+    assert seconds_to_ns(2 / 3) == 666_666_667
 
 
 class TestSampleTime:

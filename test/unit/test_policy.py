@@ -82,6 +82,9 @@ def test_the_receipt_says_what_serves_and_can_be_written_down(
 def test_capabilities_carry_the_choices_of_the_user(act_folder: Path) -> None:
     queue = load_policy(act_folder, config=RuntimeConfig(device='cpu', n_action_steps=7))
     assert queue.capabilities.n_action_steps == 7
+    chunk = queue.predict_chunk(observe(0))
+    np.testing.assert_array_equal([queue.step(observe(0)) for _ in range(7)], chunk[:7])
+    assert not np.array_equal(queue.step(observe(1)), chunk[7])
     ensemble = load_policy(
         act_folder, config=RuntimeConfig(device='cpu', temporal_ensemble_coeff=0.5)
     )

@@ -7,6 +7,7 @@ import pytest
 from timeline_helpers import DT_NS, DT_S, chunk, drive, ramp, sample, timeline
 
 from sparkrt_ros.runtime.chunking.admission import Refusal
+from sparkrt_ros.runtime.chunking.chunk_store import MAX_CHUNKS
 from sparkrt_ros.runtime.chunking.timeline import Taken, Timeline
 from sparkrt_ros.runtime.errors import ActionError, ConfigError
 
@@ -197,12 +198,13 @@ def test_a_longer_chunk_makes_room_and_keeps_the_ones_held():
     assert sample(held, 299 * DT_NS) == [5.0, 5.0]
 
 
-def test_the_oldest_chunk_makes_way_when_more_come_than_one_a_step():
+def test_the_oldest_chunk_makes_way_when_more_come_than_can_be_held():
     held = timeline(mode='ensemble', coeff=0.0)
-    for number in range(6):
-        held.take(chunk(np.full((2, 2), float(number)), stamp_ns=number), now_ns=number)
-    assert held.held_chunks == 3
-    assert sample(held, 6) == [4.0, 4.0]
+    for number in range(MAX_CHUNKS + 2):
+        rows = np.full((5, 2), 1000.0 if number < 2 else 3.0)
+        held.take(chunk(rows, stamp_ns=number, chunk_id=number + 1), now_ns=number)
+    assert held.held_chunks == MAX_CHUNKS
+    assert sample(held, MAX_CHUNKS + 2) == [3.0, 3.0]
 
 
 def test_the_same_calls_yield_the_same_bits():

@@ -20,10 +20,10 @@ Float64Array = npt.NDArray[np.float64]
 
 
 class ChunkStore:
-    """At most one chunk per row of the longest chunk (and MAX_CHUNKS) for ``size`` joints.
+    """At most MAX_CHUNKS chunks for ``size`` joints; the oldest makes way for one more.
 
-    One chunk a step is the densest that temporal ensembling needs: older ones have run out.
-    Arrays grow in :meth:`append` only, when a chunk is longer than every one before.
+    Arrays grow in :meth:`append` only, when a chunk is longer than every one before. Memory that
+    no chunk has used yet costs nothing: the system provides it at the first write.
     """
 
     def __init__(self, *, size: int) -> None:
@@ -31,12 +31,12 @@ class ChunkStore:
         self._size = size
         self._coeff = 0.0
         self._scratch = np.zeros(size)
-        self._allocate(capacity=2, rows=1)
+        self._allocate(rows=1)
 
     def set_coefficient(self, coeff: float) -> None:
         """Weights ``exp(-coeff * i)``, i = 0 the oldest chunk that covers the time."""
         self._coeff = coeff
-        self._weights = np.exp(-coeff * np.arange(self._capacity))
+        self._weights = np.exp(-coeff * np.arange(MAX_CHUNKS))
 
     def clear(self) -> None:
         self.count = 0
@@ -51,11 +51,11 @@ class ChunkStore:
         if chunk.rows > self._rows.shape[1]:
             self._reserve(rows=chunk.rows)
         self._keep(np.flatnonzero(self._ends_ns[: self.count] > now_ns))
-        if self.count == self._capacity:
+        if self.count == MAX_CHUNKS:
             self._keep(np.arange(1, self.count))
         index = self.count
         used = set(self._slots[:index].tolist())
-        slot = next(free for free in range(self._capacity) if free not in used)
+        slot = next(free for free in range(MAX_CHUNKS) if free not in used)
         dt_ns = chunk.dt_s * 1e9
         self._rows[slot, : chunk.rows] = chunk.actions
         self._slots[index] = slot
@@ -173,7 +173,7 @@ class ChunkStore:
         held = slice(0, self.count)
         old_rows, slots = self._rows[self._slots[held]], np.arange(self.count)
         kept = [field[held] for field in self._fields()]
-        self._allocate(capacity=min(rows + 1, MAX_CHUNKS), rows=rows)
+        self._allocate(rows=rows)
         self._rows[held, : old_rows.shape[1]] = old_rows
         for field, values in zip(self._fields(), kept, strict=True):
             field[held] = values
@@ -183,8 +183,8 @@ class ChunkStore:
         """What is stored for each chunk, index 0 the oldest."""
         return self._slots, self._origins_ns, self._dt_ns, self._last_rows, self._ends_ns
 
-    def _allocate(self, *, capacity: int, rows: int) -> None:
-        self._capacity = capacity
+    def _allocate(self, *, rows: int) -> None:
+        capacity = MAX_CHUNKS
         self._rows = np.zeros((capacity, rows, self._size))
         self._flat = self._rows.reshape(capacity * rows, self._size)
         integers = np.zeros((7, capacity), dtype=np.int64)
