@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sparkrt_ros.runtime.backends.registry import check_backend_name
+from sparkrt_ros.runtime.backends.registry import BACKEND_NAMES
 from sparkrt_ros.runtime.errors import ConfigError
+from sparkrt_ros.runtime.precision.tiers import TIERS
 from sparkrt_ros.runtime.types import Capabilities
 
-PRECISIONS = ('fp32',)
+PRECISIONS = tuple(TIERS)
+BACKENDS = ('auto', *BACKEND_NAMES)
 MODES = ('auto', 'queue', 'ensemble')
 _DEVICES = re.compile(r'auto|cpu|cuda(:\d+)?')
 
@@ -21,27 +23,34 @@ _DEVICES = re.compile(r'auto|cpu|cuda(:\d+)?')
 class RuntimeConfig:
     """Choices of a user; None means what the checkpoint says.
 
-    backend: how regions are executed. precision: arithmetic of the network.
+    backend: how the network is executed. ``auto``: ``cudagraph`` on a CUDA device, ``fused`` on a
+        CPU. ``eager`` runs it as written and is what everything else is compared with.
+        ``torchcompile`` has it compiled. Where the one asked for cannot serve, the next does,
+        and the receipt says why.
+    precision: arithmetic of the network; a tier serves only after it has passed its gate.
+    compile_mode: of ``torchcompile``.
     device: ``auto`` (the first CUDA device, else the CPU), ``cpu``, ``cuda`` or ``cuda:N``.
     mode: ``queue`` plays the first n_action_steps rows of a chunk and then infers again,
         ``ensemble`` infers at every step and averages over chunks, ``auto`` takes the one the
         checkpoint was configured for.
     n_action_steps: rows played per inference in queue mode, at most the chunk size.
     temporal_ensemble_coeff: above 0 favours older chunks, below 0 newer ones.
-    num_threads: CPU threads of torch, for the whole process; None leaves them alone.
+    num_threads: CPU threads of torch, for the whole process; None: on a CPU the fastest of a few
+        that are tried.
     Raises ConfigError naming the field.
     """
 
-    backend: str = 'eager'
+    backend: str = 'auto'
     precision: str = 'fp32'
     device: str = 'auto'
     mode: str = 'auto'
     n_action_steps: int | None = None
     temporal_ensemble_coeff: float | None = None
     num_threads: int | None = None
+    compile_mode: str = 'default'
 
     def __post_init__(self) -> None:
-        check_backend_name(self.backend)
+        _check_choice('backend', self.backend, BACKENDS)
         _check_choice('precision', self.precision, PRECISIONS)
         _check_choice('mode', self.mode, MODES)
         check_device_name(self.device)

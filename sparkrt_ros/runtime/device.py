@@ -38,15 +38,15 @@ def device_title(device: torch.device) -> str:
 
 
 @contextmanager
-def full_fp32() -> Iterator[None]:
-    """Keep CUDA convolutions and matrix products in fp32, off TF32, for as long as it lasts.
+def fp32_products(*, allow_tf32: bool) -> Iterator[None]:
+    """Say for CUDA convolutions and products of fp32 whether TF32 is allowed, while it lasts.
 
     The switches belong to the process: other torch threads see them meanwhile. They are put back
     on leaving.
     """
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     before = cudnn.allow_tf32, matmul.allow_tf32
-    cudnn.allow_tf32, matmul.allow_tf32 = False, False
+    cudnn.allow_tf32, matmul.allow_tf32 = allow_tf32, allow_tf32
     try:
         yield
     finally:

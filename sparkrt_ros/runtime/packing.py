@@ -27,6 +27,7 @@ class ObservationPacker:
 
     source_keys: policy key -> key under which the preprocessor expects it, where the two differ
         (the preprocessor of a policy may begin with renaming).
+    channels_last: leave images in the memory order of the camera. The values are the same.
     """
 
     def __init__(
@@ -35,14 +36,21 @@ class ObservationPacker:
         *,
         device: torch.device,
         source_keys: Mapping[str, str] | None = None,
+        channels_last: bool = False,
     ) -> None:
         self._needs = capabilities
+        self._channels_last = channels_last
         self._device = device
         self._source_keys = dict(source_keys or {})
-        self._staging = {
-            key: torch.empty((height, width, 3), dtype=torch.uint8, pin_memory=self._on_cuda)
+        self._images = {
+            key: self._host((height, width, 3), torch.uint8)
             for key, (_, height, width) in capabilities.image_shapes.items()
         }
+        sizes = (
+            (STATE_KEY, capabilities.state_size),
+            (ENVIRONMENT_STATE_KEY, capabilities.environment_state_size),
+        )
+        self._vectors = {key: self._host((1, size), torch.float32) for key, size in sizes if size}
         # A tensor on the device: CUDA would multiply by the reciprocal of a Python number.
         self._full_scale = torch.tensor(_FULL_SCALE, device=device)
         self._copied: torch.cuda.Event | None = None
@@ -82,12 +90,34 @@ class ObservationPacker:
         """
         if self._copied is not None:
             self._copied.synchronize()
-        batch = {}
-        for key, array in arrays.items():
-            tensor = self._image(key, array) if key in self._staging else self._vector(array)
-            batch[self._source_keys.get(key, key)] = tensor
+        staged = self.stage(arrays)
+        batch = self.unpack(*(value.to(self._device, non_blocking=True) for value in staged))
         if self._on_cuda:
             self._copied = torch.cuda.current_stream(self._device).record_event()
+        return batch
+
+    def stage(self, arrays: Arrays) -> tuple[Tensor, ...]:
+        """Copy the result of ``check`` into host memory of our own; the same tensors each time.
+
+        The given arrays may be read-only, strided or not pinned. The caller sees to it that
+        nothing reads the previous values any more.
+        """
+        for key, staging in (*self._images.items(), *self._vectors.items()):
+            np.copyto(staging.numpy(), arrays[key])
+        return (*self._images.values(), *self._vectors.values())
+
+    def unpack(self, *staged: Tensor) -> dict[str, Tensor]:
+        """What ``stage`` gives, once on the device, as ``pack`` returns it; a pure function."""
+        batch: dict[str, Tensor] = {}
+        for key, value in zip((*self._images, *self._vectors), staged, strict=True):
+            if key in self._images:
+                value = value.permute(2, 0, 1).unsqueeze(0)
+                value = value if self._channels_last else value.contiguous()
+                value = value.to(torch.float32).div_(self._full_scale)
+            elif value.device.type == 'cpu':
+                # Not ours to hand out: the next observation overwrites it.
+                value = value.clone()
+            batch[self._source_keys.get(key, key)] = value
         return batch
 
     def example(self) -> Observation:
@@ -103,16 +133,8 @@ class ObservationPacker:
             task='warm up' if needs.requires_task else None,
         )
 
-    def _image(self, key: str, image: npt.NDArray[np.generic]) -> Tensor:
-        # Through memory of our own: the given one may be read-only, strided or not pinned.
-        staging = self._staging[key]
-        np.copyto(staging.numpy(), image)
-        pixels = staging.to(self._device, non_blocking=True)
-        planes = pixels.permute(2, 0, 1).unsqueeze(0).contiguous()
-        return planes.to(torch.float32).div_(self._full_scale)
-
-    def _vector(self, vector: npt.NDArray[np.generic]) -> Tensor:
-        return torch.from_numpy(vector).unsqueeze(0).to(self._device)
+    def _host(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, pin_memory=self._on_cuda)
 
 
 def resolve_cameras(

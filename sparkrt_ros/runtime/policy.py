@@ -13,11 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparkrt_ros.runtime.backends.registry import make_backend
+from sparkrt_ros.runtime.backends.base import ExecutionBackend
 from sparkrt_ros.runtime.checkpoint.load import Checkpoint, load_checkpoint
 from sparkrt_ros.runtime.config import RuntimeConfig, SessionMode, resolve_mode
 from sparkrt_ros.runtime.device import device_title, resolve_device
 from sparkrt_ros.runtime.errors import BackendError
+from sparkrt_ros.runtime.planning import Form, Plan, make_plan
+from sparkrt_ros.runtime.policies.adapter import PolicyAdapter
 from sparkrt_ros.runtime.policies.registry import make_adapter
 from sparkrt_ros.runtime.processors.pipeline import make_processors
 from sparkrt_ros.runtime.session import Session, Timing
@@ -27,39 +29,43 @@ _DEFAULTS = RuntimeConfig()
 
 
 def load_policy(folder: Path | str, *, config: RuntimeConfig = _DEFAULTS) -> Policy:
-    """Load a policy folder as LeRobot saves it.
+    """Load a policy folder as LeRobot saves it, in the best form that can be trusted.
 
-    Sets the CPU threads of torch, for the whole process, when ``config.num_threads`` is given.
-    Raises ConfigError for choices that cannot be met, CheckpointError for a folder that is not
-    whole, BackendError when the backend cannot serve here.
+    Sets the CPU threads of torch, for the whole process. Raises ConfigError for choices that
+    cannot be met, CheckpointError for a folder that is not whole.
     """
     device = resolve_device(config.device)
     checkpoint = load_checkpoint(Path(folder))
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
-    adapter = make_adapter(
+    reference = make_adapter(
         checkpoint.config,
         checkpoint.weights,
         device=device,
         weights_file=str(checkpoint.weights_file),
     )
-    mode = resolve_mode(config, adapter.capabilities)
+    mode = resolve_mode(config, reference.capabilities)
     preprocessor, postprocessor = make_processors(checkpoint, device=device)
-    session = Session(
-        adapter,
-        preprocessor,
-        postprocessor,
-        make_backend(config.backend, device=device),
-        mode=mode,
-        source_keys=checkpoint.source_keys,
-    )
+
+    def build(form: Form, adapter: PolicyAdapter, backend: ExecutionBackend) -> Session:
+        return Session(
+            adapter,
+            preprocessor,
+            postprocessor,
+            backend,
+            mode=mode,
+            source_keys=checkpoint.source_keys,
+            channels_last=not form.is_reference,
+        )
+
+    plan = make_plan(reference, config=config, device=device, build=build)
     capabilities = dataclasses.replace(
-        adapter.capabilities,
+        reference.capabilities,
         n_action_steps=mode.n_action_steps,
         temporal_ensemble_coeff=mode.temporal_ensemble_coeff,
     )
-    receipt = make_receipt(checkpoint, config=config, mode=mode, device=device)
-    return Policy(session, capabilities=capabilities, receipt=receipt)
+    receipt = make_receipt(checkpoint, plan=plan, mode=mode, device=device)
+    return Policy(plan.session, capabilities=capabilities, receipt=receipt)
 
 
 class Policy:
@@ -140,20 +146,22 @@ class Policy:
 
 
 def make_receipt(
-    checkpoint: Checkpoint, *, config: RuntimeConfig, mode: SessionMode, device: torch.device
+    checkpoint: Checkpoint, *, plan: Plan, mode: SessionMode, device: torch.device
 ) -> dict[str, Any]:
-    """Plain values that say what serves, ready for JSON."""
+    """Plain values that say what serves and why, ready for JSON."""
     return {
         'policy': checkpoint.config.model_type,
         'folder': str(checkpoint.folder),
         'digest': checkpoint.digest,
-        'backend': config.backend,
-        'precision': config.precision,
+        'backend': plan.form.backend,
+        'precision': plan.form.precision,
         'device': str(device),
         'device_name': device_title(device),
         'mode': mode.name,
         'n_action_steps': mode.n_action_steps,
         'temporal_ensemble_coeff': mode.temporal_ensemble_coeff,
         'torch': torch.__version__,
+        'num_threads': torch.get_num_threads(),
         'warnings': list(checkpoint.warnings),
+        **plan.receipt(),
     }

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparkrt_ros.runtime.backends.base import ExecutionBackend
+from sparkrt_ros.runtime.backends.base import ExecutionBackend, Region, RegionFunction
 from sparkrt_ros.runtime.chunking.ensemble import TemporalEnsembler
 from sparkrt_ros.runtime.chunking.queue import ActionQueue
 from sparkrt_ros.runtime.config import RuntimeConfig, SessionMode, resolve_mode
 from sparkrt_ros.runtime.errors import ActionError
 from sparkrt_ros.runtime.packing import Arrays, ObservationPacker
-from sparkrt_ros.runtime.policies.adapter import PolicyAdapter, make_context
+from sparkrt_ros.runtime.policies.adapter import PolicyAdapter, PolicyContext, make_context
 from sparkrt_ros.runtime.types import FloatArray, Observation
 
 Preprocess = Callable[[dict[str, Tensor]], Mapping[str, Tensor]]
@@ -39,6 +39,14 @@ class Timing:
         return self.preprocess_s + self.model_s + self.postprocess_s
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Prediction:
+    """A chunk (1, T, A) in model space, and in policy units where that is computed with it."""
+
+    normalized: Tensor
+    actions: Tensor | None = None
+
+
 class Session:
     """Runs one policy for one robot. Not thread-safe: one thread uses it for all of its life.
 
@@ -46,6 +54,7 @@ class Session:
     postprocessor: model-space actions (1, T, A) or (1, A) -> the same shape in policy units.
     mode: as the checkpoint says when None.
     source_keys: policy key -> key the preprocessor expects it under, where they differ.
+    channels_last: whether the network prefers images in the memory order of a camera.
     """
 
     def __init__(
@@ -57,6 +66,7 @@ class Session:
         *,
         mode: SessionMode | None = None,
         source_keys: Mapping[str, str] | None = None,
+        channels_last: bool = False,
     ) -> None:
         needs = adapter.capabilities
         self._mode = resolve_mode(RuntimeConfig(), needs) if mode is None else mode
@@ -66,7 +76,10 @@ class Session:
         self._backend = backend
         self._chunk_shape = (1, needs.chunk_size, needs.action_size)
         self._context = make_context(adapter.regions(), backend=backend)
-        self._packer = ObservationPacker(needs, device=backend.device, source_keys=source_keys)
+        self._packer = ObservationPacker(
+            needs, device=backend.device, source_keys=source_keys, channels_last=channels_last
+        )
+        self._whole = self._compile_whole()
         self._queue = ActionQueue(n_action_steps=self._mode.n_action_steps)
         self._ensembler = _make_ensembler(self._mode, chunk_size=needs.chunk_size)
         self._timing = Timing()
@@ -126,9 +139,17 @@ class Session:
         """From now on, whatever would need new preparation is a BackendError, not a stall."""
         self._backend.seal()
 
+    def infer_normalized(self, observation: Observation) -> FloatArray:
+        """Return the chunk (T, A) float32 in model space, for comparing forms with each other."""
+        with torch.inference_mode():
+            prediction = self._infer(self._packer.check(observation), None)
+            rows: FloatArray = _to_host(prediction.normalized)[0]
+        return rows
+
     def _chunk(self, arrays: Arrays, noise: Tensor | None) -> FloatArray:
         with torch.inference_mode():
-            rows: FloatArray = self._finish(self._infer(arrays, noise))[0]
+            prediction = self._infer(arrays, noise)
+            rows: FloatArray = self._finish(prediction.normalized, prediction.actions)[0]
         return rows
 
     def _ensemble(
@@ -136,15 +157,27 @@ class Session:
     ) -> FloatArray:
         """Average in model space and only then leave it, as LeRobot does."""
         with torch.inference_mode():
-            chunk = self._infer(arrays, noise)
-            rows = _to_host(chunk)[0]
+            rows = _to_host(self._infer(arrays, noise).normalized)[0]
             _check_finite(rows)
             mean = torch.from_numpy(ensembler.update(rows)).unsqueeze(0)
-            action: FloatArray = self._finish(mean.to(chunk.device))[0]
+            action: FloatArray = self._finish(mean.to(self._backend.device))[0]
         return action
 
-    def _infer(self, arrays: Arrays, noise: Tensor | None) -> Tensor:
-        """Packed and preprocessed inputs through the network: (1, T, A) in model space."""
+    def _infer(self, arrays: Arrays, noise: Tensor | None) -> _Prediction:
+        """Inputs through preprocessing and network, and with a whole region back out again."""
+        if self._whole is None or noise is not None:
+            prediction = self._infer_in_parts(arrays, noise)
+        else:
+            prediction = self._infer_whole(self._whole, arrays)
+        if tuple(prediction.normalized.shape) != self._chunk_shape:
+            raise ActionError(
+                'policy output',
+                found=f'shape {tuple(prediction.normalized.shape)}',
+                expected=f'shape {self._chunk_shape}',
+            )
+        return prediction
+
+    def _infer_in_parts(self, arrays: Arrays, noise: Tensor | None) -> _Prediction:
         start = time.perf_counter()
         batch = self._preprocessor(self._packer.pack(arrays))
         self._backend.synchronize()
@@ -152,18 +185,36 @@ class Session:
         chunk = self._adapter.predict_chunk(self._context, batch, noise=noise)
         self._backend.synchronize()
         self._timing = Timing(preprocess_s=ready - start, model_s=time.perf_counter() - ready)
-        if tuple(chunk.shape) != self._chunk_shape:
-            raise ActionError(
-                'policy output',
-                found=f'shape {tuple(chunk.shape)}',
-                expected=f'shape {self._chunk_shape}',
-            )
-        return chunk
+        return _Prediction(normalized=chunk)
 
-    def _finish(self, actions: Tensor) -> FloatArray:
+    def _infer_whole(self, whole: RegionFunction, arrays: Arrays) -> _Prediction:
+        start = time.perf_counter()
+        staged = self._packer.stage(arrays)
+        ready = time.perf_counter()
+        normalized, actions = whole(*staged)
+        self._timing = Timing(preprocess_s=ready - start, model_s=time.perf_counter() - ready)
+        return _Prediction(normalized=normalized, actions=actions)
+
+    def _compile_whole(self) -> RegionFunction | None:
+        """All of a prediction as one region, where the backend wants that and every part can."""
+        regions = self._adapter.regions()
+        if not self._backend.whole_chunk or not all(region.capturable for region in regions):
+            return None
+        direct = PolicyContext(regions={region.name: region.fn for region in regions})
+
+        def predict(*staged: Tensor) -> tuple[Tensor, ...]:
+            batch = self._preprocessor(self._packer.unpack(*staged))
+            chunk = self._adapter.predict_chunk(direct, batch, noise=None)
+            return chunk, self._postprocessor(chunk)
+
+        return self._backend.compile(
+            Region(name='chunk', fn=predict, capturable=True, on_host=True)
+        )
+
+    def _finish(self, normalized: Tensor, actions: Tensor | None = None) -> FloatArray:
         """Model space to policy units, on the host, in memory of its own."""
         start = time.perf_counter()
-        result = _to_host(self._postprocessor(actions))
+        result = _to_host(self._postprocessor(normalized) if actions is None else actions)
         _check_finite(result)
         before = self._timing
         self._timing = Timing(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sparkrt_ros.runtime.device import full_fp32, resolve_device
+from sparkrt_ros.runtime.device import fp32_products, resolve_device
 from sparkrt_ros.runtime.errors import ConfigError
 
 
@@ -58,7 +58,7 @@ def test_fp32_switches_are_put_back_even_after_an_error() -> None:
 
     seen = []
 
-    @full_fp32()
+    @fp32_products(allow_tf32=False)
     def fail() -> None:
         seen.append(switches())
         raise ZeroDivisionError

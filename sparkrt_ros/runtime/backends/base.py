@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -32,12 +32,15 @@ class Region:
     invariant_from: inputs from this index on stay the same objects, with the same values, over
         the calls that make up one prediction (the prefix of an iterative policy). None: no such
         inputs.
+    on_host: inputs are given, and outputs wanted, in host memory, although ``fn`` computes on the
+        device: the backend moves them.
     """
 
     name: str
     fn: RegionFunction
     capturable: bool = False
     invariant_from: int | None = None
+    on_host: bool = False
 
 
 class ExecutionBackend(Protocol):
@@ -55,6 +58,10 @@ class ExecutionBackend(Protocol):
     @property
     def device(self) -> torch.device:
         """Where the regions run."""
+
+    @property
+    def whole_chunk(self) -> bool:
+        """Whether to hand it a whole prediction, from pixels to actions, as one region."""
 
     @property
     def sealed(self) -> bool:
@@ -84,9 +91,11 @@ class BaseBackend(ABC):
 
     name: str
     warm_up_rounds: int = 1
+    whole_chunk: bool = False
 
-    def __init__(self, *, device: torch.device) -> None:
+    def __init__(self, *, device: torch.device, allow_tf32: bool = False) -> None:
         self._device = device
+        self._allow_tf32 = allow_tf32
         self._sealed = False
 
     @property
@@ -122,6 +131,10 @@ class BaseBackend(ABC):
         """See ExecutionBackend."""
         if self._device.type == 'cuda':
             torch.cuda.synchronize(self._device)
+
+    def report(self) -> dict[str, Any]:
+        """What became of the regions, in plain values; empty when there is nothing to tell."""
+        return {}
 
     @abstractmethod
     def _prepare(self, region: Region) -> RegionFunction:

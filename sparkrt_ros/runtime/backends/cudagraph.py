@@ -10,8 +10,9 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ from sparkrt_ros.runtime.backends.base import (
     TensorSignature,
     signature,
 )
-from sparkrt_ros.runtime.device import full_fp32
+from sparkrt_ros.runtime.device import fp32_products
 from sparkrt_ros.runtime.errors import BackendError
 
 _log = logging.getLogger(__name__)
@@ -54,8 +55,8 @@ class CudaGraphBackend(BaseBackend):
     warm_up_rounds = 2
     whole_chunk = True
 
-    def __init__(self, *, device: torch.device) -> None:
-        super().__init__(device=device)
+    def __init__(self, *, device: torch.device, allow_tf32: bool = False) -> None:
+        super().__init__(device=device, allow_tf32=allow_tf32)
         if device.type != 'cuda':
             raise BackendError(
                 'backend cudagraph',
@@ -63,7 +64,7 @@ class CudaGraphBackend(BaseBackend):
                 expected='a CUDA device',
                 remedy="choose backend 'fused' or 'eager'",
             )
-        self.stream = torch.cuda.Stream(device)
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.reports: dict[str, RegionReport] = {}
 
     def _prepare(self, region: Region) -> RegionFunction:
@@ -75,28 +76,33 @@ class CudaGraphBackend(BaseBackend):
 
         def run(*inputs: Tensor) -> Outputs:
             report.eager_calls += 1
-            return run_eagerly(region, inputs, device=self.device)
+            return self.run_eagerly(region, inputs)
 
         return run
 
+    def run_eagerly(self, region: Region, inputs: tuple[Tensor, ...]) -> Outputs:
+        """Run a region as written, moving its inputs and outputs if they are the host's."""
+        with self.arithmetic():
+            if not region.on_host:
+                return region.fn(*inputs)
+            outputs = region.fn(*(value.to(self.device, non_blocking=True) for value in inputs))
+            if isinstance(outputs, Tensor):
+                return outputs.cpu()
+            return tuple(value.cpu() for value in outputs)
 
-def run_eagerly(region: Region, inputs: tuple[Tensor, ...], *, device: torch.device) -> Outputs:
-    """Run a region as written, moving its inputs and outputs if they are the host's."""
-    with full_fp32():
-        if not region.on_host:
-            return region.fn(*inputs)
-        outputs = region.fn(*(value.to(device, non_blocking=True) for value in inputs))
-        if isinstance(outputs, Tensor):
-            return outputs.cpu()
-        return tuple(value.cpu() for value in outputs)
+    def arithmetic(self) -> AbstractContextManager[None]:
+        """The arithmetic of this backend's tier, while it lasts."""
+        return fp32_products(allow_tf32=self._allow_tf32)
+
+    def report(self) -> dict[str, Any]:
+        """See BaseBackend: one entry per region."""
+        return {name: asdict(report) for name, report in self.reports.items()}
 
 
 class _Captured:
     """A region with one recording per signature of its inputs."""
 
-    def __init__(
-        self, region: Region, *, backend: CudaGraphBackend, report: RegionReport
-    ) -> None:
+    def __init__(self, region: Region, *, backend: CudaGraphBackend, report: RegionReport) -> None:
         self._region, self._backend, self._report = region, backend, report
         self._recordings: dict[tuple[TensorSignature, ...], _Recording] = {}
 
@@ -115,14 +121,14 @@ class _Captured:
 
     def _eager(self, inputs: tuple[Tensor, ...]) -> Outputs:
         self._report.eager_calls += 1
-        return run_eagerly(self._region, inputs, device=self._backend.device)
+        return self._backend.run_eagerly(self._region, inputs)
 
     def _record(self, inputs: tuple[Tensor, ...]) -> _Recording | None:
         """Record, or say once why not and stay eager from then on."""
         problem = ''
         for _ in range(CAPTURE_ATTEMPTS):
             try:
-                recording = _Recording(self._region, inputs, stream=self._backend.stream)
+                recording = _Recording(self._region, inputs, backend=self._backend)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:
@@ -139,17 +145,17 @@ class _Recording:
     """One captured graph with the memory it reads and writes."""
 
     def __init__(
-        self, region: Region, inputs: tuple[Tensor, ...], *, stream: torch.cuda.Stream
+        self, region: Region, inputs: tuple[Tensor, ...], *, backend: CudaGraphBackend
     ) -> None:
-        self._region, self._stream = region, stream
+        self._region, self._stream = region, backend.stream
         self._sources = tuple(_source(value, on_host=region.on_host) for value in inputs)
         self._held: list[tuple[Tensor, int] | None] = [None] * len(inputs)
-        self._done = torch.cuda.Event()
-        stream.wait_stream(torch.cuda.current_stream(stream.device))
-        with torch.cuda.stream(stream), full_fp32():
+        self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+        with torch.cuda.stream(self._stream), backend.arithmetic():
             self._fill(inputs)
             self._results = self._warm_up()
-            stream.synchronize()
+            self._stream.synchronize()
             self._graph = torch.cuda.CUDAGraph()
             with _no_collection(), self._capturing():
                 outputs = self._compute()
@@ -205,9 +211,9 @@ class _Recording:
         for index, (source, value) in enumerate(zip(self._sources, inputs, strict=True)):
             if value is source:
                 continue
-            if first_invariant is not None and index >= first_invariant:
-                if self._holds(index, value):
-                    continue
+            invariant = first_invariant is not None and index >= first_invariant
+            if invariant and self._holds(index, value):
+                continue
             source.copy_(value, non_blocking=True)
 
     def _holds(self, index: int, value: Tensor) -> bool:

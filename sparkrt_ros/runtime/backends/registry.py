@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sparkrt_ros.runtime.errors import ConfigError
 
@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from sparkrt_ros.runtime.backends.base import ExecutionBackend
 
 _PLACES: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {'eager': ('sparkrt_ros.runtime.backends.eager', 'EagerBackend')}
+    {
+        'eager': ('sparkrt_ros.runtime.backends.eager', 'EagerBackend'),
+        'fused': ('sparkrt_ros.runtime.backends.eager', 'FusedBackend'),
+        'cudagraph': ('sparkrt_ros.runtime.backends.cudagraph', 'CudaGraphBackend'),
+        'torchcompile': ('sparkrt_ros.runtime.backends.torchcompile', 'torch_compile_backend'),
+    }
 )
 BACKEND_NAMES = tuple(_PLACES)
 
@@ -36,9 +41,9 @@ def backend_class(name: str) -> Callable[..., ExecutionBackend]:
     return found
 
 
-def make_backend(name: str, *, device: torch.device) -> ExecutionBackend:
-    """Make the backend called ``name`` for ``device``.
+def make_backend(name: str, *, device: torch.device, **options: Any) -> ExecutionBackend:
+    """Make the backend called ``name`` for ``device``; options are the backend's own.
 
     Raises ConfigError for an unknown name, BackendError when the backend cannot serve here.
     """
-    return backend_class(name)(device=device)
+    return backend_class(name)(device=device, **options)

@@ -37,8 +37,10 @@ class CompiledCpuBackend(BaseBackend):
     name = 'torchcompile'
     warm_up_rounds = 2
 
-    def __init__(self, *, device: torch.device, mode: str = 'default') -> None:
-        super().__init__(device=device)
+    def __init__(
+        self, *, device: torch.device, allow_tf32: bool = False, mode: str = 'default'
+    ) -> None:
+        super().__init__(device=device, allow_tf32=allow_tf32)
         self._mode = check_mode(mode)
 
     def _prepare(self, region: Region) -> RegionFunction:
@@ -50,8 +52,10 @@ class CompiledCudaBackend(CudaGraphBackend):
 
     name = 'torchcompile'
 
-    def __init__(self, *, device: torch.device, mode: str = 'default') -> None:
-        super().__init__(device=device)
+    def __init__(
+        self, *, device: torch.device, allow_tf32: bool = False, mode: str = 'default'
+    ) -> None:
+        super().__init__(device=device, allow_tf32=allow_tf32)
         self._mode = check_mode(mode)
 
     def _prepare(self, region: Region) -> RegionFunction:
@@ -59,8 +63,8 @@ class CompiledCudaBackend(CudaGraphBackend):
 
 
 def torch_compile_backend(
-    *, device: torch.device, mode: str = 'default'
+    *, device: torch.device, allow_tf32: bool = False, mode: str = 'default'
 ) -> CompiledCpuBackend | CompiledCudaBackend:
     """Make the form for a device."""
     kind = CompiledCudaBackend if device.type == 'cuda' else CompiledCpuBackend
-    return kind(device=device, mode=mode)
+    return kind(device=device, allow_tf32=allow_tf32, mode=mode)

@@ -5,7 +5,8 @@ Shapes: ``B`` batch, ``T`` rows of a chunk, ``A`` action size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -17,10 +18,14 @@ from sparkrt_ros.runtime.checkpoint.config import (
     ActConfig,
     FeatureSpec,
 )
-from sparkrt_ros.runtime.errors import ConfigError, ObservationError
+from sparkrt_ros.runtime.errors import BackendError, ConfigError, ObservationError
+from sparkrt_ros.runtime.kernels.choose import choose_forms
+from sparkrt_ros.runtime.kernels.forms import Forms, PlainForms
 from sparkrt_ros.runtime.policies.act import TRAINING_ONLY_PREFIXES, ActModel
+from sparkrt_ros.runtime.policies.act_fused import FusedAct
 from sparkrt_ros.runtime.policies.adapter import PolicyContext
 from sparkrt_ros.runtime.policies.weights import load_weights
+from sparkrt_ros.runtime.precision.tiers import Tier
 from sparkrt_ros.runtime.types import Capabilities
 
 _FORWARD = 'forward'
@@ -41,6 +46,7 @@ class ActAdapter:
         weights_file: str = 'model.safetensors',
     ) -> None:
         self._capabilities = act_capabilities(config)
+        self._device = device
         self._vector_keys = tuple(
             key
             for key, feature in (
@@ -52,11 +58,35 @@ class ActAdapter:
         self._input_keys = self._vector_keys + self._capabilities.camera_keys
         model = ActModel(config)
         load_weights(model, weights, ignored_prefixes=TRAINING_ONLY_PREFIXES, where=weights_file)
-        self._model = model.eval().requires_grad_(requires_grad=False).to(device)
+        self._model: ActModel | None = model.eval().requires_grad_(requires_grad=False).to(device)
+        self._network: Callable[..., Tensor] = self._model
+        self._notes: tuple[str, ...] = ()
 
     @property
     def capabilities(self) -> Capabilities:
         return self._capabilities
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """See PolicyAdapter."""
+        return self._notes
+
+    def fused(self, tier: Tier, *, plain_operators: bool = False) -> ActAdapter:
+        """See PolicyAdapter. The weights are copied: either adapter may outlive the other."""
+        if self._model is None:
+            raise BackendError(
+                'ACT', found='a fused policy', expected='the policy as written, to fuse it'
+            )
+        dtype: torch.dtype = getattr(torch, tier.dtype)
+        note = ''
+        forms: Forms = PlainForms(device=self._device, dtype=dtype)
+        if not plain_operators:
+            forms, note = choose_forms(device=self._device, dtype=dtype)
+        other = copy.copy(self)
+        other._network = FusedAct(self._model, forms=forms, device=self._device, dtype=dtype)
+        other._model = None
+        other._notes = (note,) if note else ()
+        return other
 
     def regions(self) -> tuple[Region, ...]:
         """See PolicyAdapter."""
@@ -85,12 +115,11 @@ class ActAdapter:
 
     def _forward(self, *inputs: Tensor) -> Tensor:
         vectors = dict(zip(self._vector_keys, inputs, strict=False))
-        chunk: Tensor = self._model(
+        return self._network(
             images=inputs[len(self._vector_keys) :],
             state=vectors.get(STATE_KEY),
             environment_state=vectors.get(ENVIRONMENT_STATE_KEY),
         )
-        return chunk
 
 
 def act_capabilities(config: ActConfig) -> Capabilities:

@@ -41,9 +41,7 @@ class FusedAct:
     ) -> None:
         self.config = model.config
         self._forms, self._device, self._dtype = forms, device, dtype
-        self._sizes = [
-            tuple(feature.shape[1:]) for feature in self.config.image_features.values()
-        ]
+        self._sizes = [tuple(feature.shape[1:]) for feature in self.config.image_features.values()]
         with torch.no_grad():
             positions = self._token_positions(model)
             self._head_tokens(model)
@@ -129,9 +127,7 @@ class _Maker:
 
     def linear(self, layer: nn.Linear, *, activation: str | None = None) -> Callable[..., Tensor]:
         assert layer.bias is not None
-        return self.forms.linear(
-            layer.weight.detach(), layer.bias.detach(), activation=activation
-        )
+        return self.forms.linear(layer.weight.detach(), layer.bias.detach(), activation=activation)
 
     def norm(self, module: nn.Module) -> nn.LayerNorm | None:
         """A cast copy of a layer norm; None for the identity."""
@@ -277,9 +273,7 @@ class _FusedDecoder:
 class _FusedDecoderLayer:
     """One decoder layer on rows (T, D); the self-attention of the first one is a constant."""
 
-    def __init__(
-        self, layer: DecoderLayer, queries: Tensor, make: _Maker, *, first: bool
-    ) -> None:
+    def __init__(self, layer: DecoderLayer, queries: Tensor, make: _Maker, *, first: bool) -> None:
         placed = queries.float().cpu()
         self._pre_norm, self._forms = layer.pre_norm, make.forms
         self._heads = layer.multihead_attn.heads

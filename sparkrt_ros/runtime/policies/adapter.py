@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from sparkrt_ros.runtime.backends.base import ExecutionBackend, Region, RegionFunction
+from sparkrt_ros.runtime.precision.tiers import Tier
 from sparkrt_ros.runtime.types import Capabilities
 
 
@@ -54,6 +55,17 @@ class PolicyAdapter(Protocol):
             refuses any other value with ConfigError.
         The result may live in a buffer that the next prediction overwrites.
         """
+
+    def fused(self, tier: Tier, *, plain_operators: bool = False) -> PolicyAdapter:
+        """Return the same policy in its form for inference, in the arithmetic of ``tier``.
+
+        plain_operators: leave fusing operators to a compiler. Raises BackendError when there is
+        no such form.
+        """
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the receipt should know about this form."""
 
 
 def make_context(regions: Iterable[Region], *, backend: ExecutionBackend) -> PolicyContext:

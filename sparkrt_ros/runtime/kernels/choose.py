@@ -1,0 +1,85 @@
+"""Picks the forms of a device, after trying them there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from sparkrt_ros.runtime.kernels.forms import ConvWeights, Forms, PlainForms
+
+_TOLERANCE = 0.05
+
+
+def choose_forms(*, device: torch.device, dtype: torch.dtype) -> tuple[Forms, str]:
+    """Return the best forms that compute the right thing here, and why better ones were refused.
+
+    The reason is empty when the best known forms serve. Deciding by trying covers what no version
+    number tells: a library built without an operator, a GPU without a kernel for the dtype.
+    """
+    plain = PlainForms(device=device, dtype=dtype)
+    candidate = _candidate(device, dtype)
+    if candidate is None:
+        return plain, f'no better forms are known for {device.type}'
+    reason = _objection(candidate, plain)
+    return (plain, f'{candidate.name}: {reason}') if reason else (candidate, '')
+
+
+def _candidate(device: torch.device, dtype: torch.dtype) -> Forms | None:
+    if device.type == 'cuda':
+        from sparkrt_ros.runtime.kernels.cudnn import CudnnForms
+
+        return CudnnForms(device=device, dtype=dtype)
+    if device.type == 'cpu' and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        from sparkrt_ros.runtime.kernels.onednn import OneDnnForms
+
+        return OneDnnForms(device=device, dtype=dtype)
+    return None
+
+
+def _objection(candidate: Forms, plain: PlainForms) -> str:
+    """Why the candidate cannot serve; empty when it agrees with the plain forms."""
+    for what, run in (('convolution', _try_convolution), ('linear', _try_linear)):
+        try:
+            found, wanted = run(candidate, plain), run(plain, plain)
+        except (RuntimeError, AttributeError, NotImplementedError) as error:
+            return f'{what} fails: {str(error).splitlines()[0]}'
+        scale = float(wanted.abs().max())
+        if not float((found - wanted).abs().max()) <= _TOLERANCE * scale:
+            return f'{what} differs from the plain operators'
+    return ''
+
+
+def _try_convolution(forms: Forms, plain: PlainForms) -> Tensor:
+    random = _random(plain)
+    weights = ConvWeights(
+        weight=random(64, 64, 3, 3).cpu().float() * 0.05,
+        bias=random(64).cpu().float(),
+        stride=(1, 1),
+        padding=(1, 1),
+        dilation=(1, 1),
+    )
+    conv = forms.conv(weights)
+    x = random(1, 64, 8, 8).contiguous(memory_format=torch.channels_last)
+    shortcut = random(1, 64, 8, 8).contiguous(memory_format=torch.channels_last)
+    return conv.add_relu(conv.relu(x) + conv.plain(x), shortcut).float()
+
+
+def _try_linear(forms: Forms, plain: PlainForms) -> Tensor:
+    random = _random(plain)
+    narrow = forms.linear(random(64, 64).float() * 0.1, random(64).float())
+    widen = forms.linear(random(64, 64).float() * 0.1, random(64).float(), activation='relu')
+    norm = nn.LayerNorm(64).to(plain.device, plain.dtype).requires_grad_(requires_grad=False)
+    x = random(9, 64)
+    return forms.add_norm(x, narrow(widen(x)), norm).float()
+
+
+def _random(plain: PlainForms) -> Callable[..., Tensor]:
+    """Draws the same values at every use, on the device and in the dtype of the forms."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).to(plain.device, plain.dtype)
+
+    return draw

@@ -1,0 +1,155 @@
+"""Which form of a policy serves: the one asked for, if it can and proves itself, else the next.
+
+Fidelity comes before speed: every form but the reference is compared with the reference before
+it may serve. Refusals are kept, with their reasons, for the receipt.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from sparkrt_ros.runtime.backends.base import ExecutionBackend
+from sparkrt_ros.runtime.backends.registry import make_backend
+from sparkrt_ros.runtime.config import RuntimeConfig
+from sparkrt_ros.runtime.errors import BackendError
+from sparkrt_ros.runtime.parity import Verdict, gate, probe_observations
+from sparkrt_ros.runtime.policies.adapter import PolicyAdapter
+from sparkrt_ros.runtime.precision.tiers import TIERS
+from sparkrt_ros.runtime.session import Session
+from sparkrt_ros.runtime.threads import choose_threads
+
+_log = logging.getLogger(__name__)
+
+GATE_OBSERVATIONS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """One way of running a policy."""
+
+    backend: str
+    precision: str
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether this is what everything else is compared with."""
+        return self == REFERENCE
+
+    def __str__(self) -> str:
+        return f'{self.backend}, {self.precision}'
+
+
+REFERENCE = Form(backend='eager', precision='fp32')
+Build = Callable[[Form, PolicyAdapter, ExecutionBackend], Session]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The form that serves and what is known about it.
+
+    refused: the forms that were asked for before it, with the reasons. verdict: of its gate;
+    None for the reference.
+    """
+
+    form: Form
+    session: Session
+    notes: tuple[str, ...] = ()
+    refused: tuple[tuple[Form, str], ...] = ()
+    verdict: Verdict | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def receipt(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {
+            'refused': [{'form': str(form), 'reason': reason} for form, reason in self.refused],
+            'notes': list(self.notes),
+            'gate': None if self.verdict is None else asdict(self.verdict.worst),
+            'seconds': dict(self.seconds),
+        }
+
+
+def candidates(config: RuntimeConfig, *, device: torch.device) -> list[Form]:
+    """The forms to try, in order: as asked, then in fp32, then less and less clever."""
+    backend = config.backend
+    if backend == 'auto':
+        backend = 'cudagraph' if device.type == 'cuda' else 'fused'
+    wanted = [
+        Form(backend=backend, precision=config.precision),
+        Form(backend=backend, precision='fp32'),
+        Form(backend='fused', precision=config.precision),
+        Form(backend='fused', precision='fp32'),
+    ]
+    if backend == 'eager':
+        wanted = wanted[:1]
+    return [*dict.fromkeys(form for form in wanted if not form.is_reference), REFERENCE]
+
+
+def make_plan(
+    reference: PolicyAdapter, *, config: RuntimeConfig, device: torch.device, build: Build
+) -> Plan:
+    """Try the candidates until one serves; the reference always does.
+
+    build: makes a session from a form, its adapter and its backend.
+    """
+    refused: list[tuple[Form, str]] = []
+    trusted = build(REFERENCE, reference, make_backend('eager', device=device))
+    for form in candidates(config, device=device):
+        if form.is_reference:
+            break
+        try:
+            plan = _try(form, reference, trusted, config=config, device=device, build=build)
+        except BackendError as error:
+            _refuse(refused, form, str(error))
+            continue
+        if plan.verdict is not None and not plan.verdict.passed:
+            _refuse(refused, form, f'gate failed: {plan.verdict.reason}')
+            continue
+        return Plan(**{**vars(plan), 'refused': tuple(refused)})
+    choose_threads(trusted.warm_up, wanted=config.num_threads, device=device)
+    return Plan(form=REFERENCE, session=trusted, refused=tuple(refused))
+
+
+def _try(
+    form: Form,
+    reference: PolicyAdapter,
+    trusted: Session,
+    *,
+    config: RuntimeConfig,
+    device: torch.device,
+    build: Build,
+) -> Plan:
+    """Build a form, warm it up and compare it with the reference. Raises BackendError."""
+    tier = TIERS[form.precision]
+    options: dict[str, Any] = {'allow_tf32': tier.allow_tf32}
+    if form.backend == 'torchcompile':
+        options['mode'] = config.compile_mode
+    start = time.perf_counter()
+    backend = make_backend(form.backend, device=device, **options)
+    plain = form.backend in ('eager', 'torchcompile')
+    adapter = reference.fused(tier, plain_operators=plain)
+    session = build(form, adapter, backend)
+    built = time.perf_counter()
+    session.warm_up()
+    choose_threads(session.warm_up, wanted=config.num_threads, device=device)
+    warm = time.perf_counter()
+    verdict = gate(
+        session.infer_normalized,
+        trusted.infer_normalized,
+        probe_observations(reference.capabilities, count=GATE_OBSERVATIONS),
+        min_cosine=tier.min_cosine,
+        max_abs=tier.max_abs,
+    )
+    seconds = {'build': built - start, 'warm_up': warm - built}
+    seconds['gate'] = time.perf_counter() - warm
+    return Plan(form=form, session=session, notes=adapter.notes, verdict=verdict, seconds=seconds)
+
+
+def _refuse(refused: list[tuple[Form, str]], form: Form, reason: str) -> None:
+    refused.append((form, reason))
+    _log.warning('%s does not serve: %s', form, reason)
