@@ -5,7 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from act_folder_factory import ActFolderFactory
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip, with the reason, what needs a GPU on a machine without one."""
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker('gpu'):
+                item.add_marker(pytest.mark.skip(reason='needs a CUDA device'))
 
 
 @pytest.fixture(scope='session')

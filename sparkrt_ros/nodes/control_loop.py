@@ -169,7 +169,7 @@ class ControlLoop:
         rate_hz: float,
         pacer: Pacer,
         on_error: Callable[[Exception], None],
-        on_warning: Callable[[str], None],
+        on_warning: Callable[[str], object],
         priority: int = 0,
     ) -> None:
         if not 0 <= priority <= 99:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from sparkrt_ros.nodes.pacing import PacingConfig
 from sparkrt_ros.nodes.parameter_spec import ParameterSpec, Value
-from sparkrt_ros.runtime.backends.registry import BACKEND_NAMES
-from sparkrt_ros.runtime.config import MODES, PRECISIONS, RuntimeConfig
+from sparkrt_ros.runtime.config import BACKENDS, MODES, PRECISIONS, RuntimeConfig
+from sparkrt_ros.runtime.cores import spared_cores, usable_cores
 
 if TYPE_CHECKING:
     from sparkrt_ros.nodes.loaded_policy import LoadedPolicy
@@ -30,15 +30,16 @@ POLICY_PARAMETERS: tuple[ParameterSpec, ...] = (
     ),
     ParameterSpec(
         name='backend',
-        default='eager',
-        description='What executes the policy.',
+        default='auto',
+        description='What executes the policy. auto: cudagraph on a CUDA device, fused on a CPU. '
+        'Where the one asked for cannot serve, the next does, and the status says which.',
         kind='swap',
-        choices=BACKEND_NAMES,
+        choices=BACKENDS,
     ),
     ParameterSpec(
         name='precision',
         default='fp32',
-        description='Number format of the policy.',
+        description='Arithmetic of the policy; a tier serves only after it has passed its gate.',
         kind='swap',
         choices=PRECISIONS,
     ),
@@ -51,9 +52,11 @@ POLICY_PARAMETERS: tuple[ParameterSpec, ...] = (
     ParameterSpec(
         name='threads',
         default=0,
-        description='CPU threads of one inference; 0 leaves the choice to torch.',
+        description='CPU threads of one inference. 0: all cores but one, which is left to ROS. '
+        '-1: the fastest count, measured when the node configures; results may then differ in their '
+        'last bits from run to run.',
         kind='swap',
-        bounds=(0, 256),
+        bounds=(-1, 256),
     ),
     ParameterSpec(
         name='task',
@@ -170,7 +173,7 @@ class PolicySettings:
                     'mode': values['chunking.mode'],
                     'n_action_steps': values['chunking.n_action_steps'] or None,
                     'temporal_ensemble_coeff': coefficient,
-                    'num_threads': values['threads'] or None,
+                    'num_threads': _threads(values),
                 }
             ),
         )
@@ -191,6 +194,11 @@ def pacing_config(values: Mapping[str, Value], loaded: LoadedPolicy) -> PacingCo
         lead_margin_s=_double(values, 'chunking.lead_margin_s'),
         streamer_timeout_s=_double(values, 'chunking.streamer_timeout_s'),
     )
+
+
+def _threads(values: Mapping[str, Value]) -> int:
+    wanted = int(values['threads'])  # type: ignore[arg-type]
+    return {0: spared_cores(usable_cores()), -1: 0}.get(wanted, wanted)
 
 
 def _double(values: Mapping[str, Value], name: str) -> float:

@@ -35,8 +35,9 @@ class RuntimeConfig:
         checkpoint was configured for.
     n_action_steps: rows played per inference in queue mode, at most the chunk size.
     temporal_ensemble_coeff: above 0 favours older chunks, below 0 newer ones.
-    num_threads: CPU threads of torch, for the whole process; None: on a CPU the fastest of a few
-        that are tried.
+    num_threads: CPU threads of torch, for the whole process; None leaves them alone. 0: on a CPU,
+        the fastest of a few counts that are tried. Results may differ in their last bits between
+        counts, so a run that has to be repeated exactly names one.
     Raises ConfigError naming the field.
     """
 
@@ -55,7 +56,7 @@ class RuntimeConfig:
         _check_choice('mode', self.mode, MODES)
         check_device_name(self.device)
         _check_count('n_action_steps', self.n_action_steps)
-        _check_count('num_threads', self.num_threads)
+        _check_count('num_threads', self.num_threads, least=0)
         _check_coefficient(self.temporal_ensemble_coeff)
 
     @classmethod
@@ -154,11 +155,12 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise ConfigError(name, found=repr(value), expected=f'one of {", ".join(choices)}')
 
 
-def _check_count(name: str, value: object) -> None:
+def _check_count(name: str, value: object, *, least: int = 1) -> None:
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(name, found=repr(value), expected='an integer of at least 1, or None')
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        expected = f'an integer of at least {least}, or None'
+        raise ConfigError(name, found=repr(value), expected=expected)
 
 
 def _check_coefficient(value: object) -> None:

@@ -111,7 +111,8 @@ def make_plan(
             _refuse(refused, form, f'gate failed: {plan.verdict.reason}')
             continue
         return Plan(**{**vars(plan), 'refused': tuple(refused)})
-    choose_threads(trusted.warm_up, wanted=config.num_threads, device=device)
+    if config.num_threads == 0:
+        choose_threads(trusted.warm_up, device=device)
     return Plan(form=REFERENCE, session=trusted, refused=tuple(refused))
 
 
@@ -136,7 +137,8 @@ def _try(
     session = build(form, adapter, backend)
     built = time.perf_counter()
     session.warm_up()
-    choose_threads(session.warm_up, wanted=config.num_threads, device=device)
+    if config.num_threads == 0:
+        choose_threads(session.warm_up, device=device)
     warm = time.perf_counter()
     verdict = gate(
         session.infer_normalized,

@@ -36,7 +36,7 @@ def load_policy(folder: Path | str, *, config: RuntimeConfig = _DEFAULTS) -> Pol
     """
     device = resolve_device(config.device)
     checkpoint = load_checkpoint(Path(folder))
-    if config.num_threads is not None:
+    if config.num_threads:
         torch.set_num_threads(config.num_threads)
     reference = make_adapter(
         checkpoint.config,

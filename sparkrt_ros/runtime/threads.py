@@ -6,36 +6,28 @@ each other in every operator may then be slower than one, and by a lot.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 
 import torch
 
+from sparkrt_ros.runtime.cores import spared_cores, usable_cores
+
 ROUNDS = 3
-
-
-def usable_cores() -> int:
-    """The cores this process may run on."""
-    if hasattr(os, 'sched_getaffinity'):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def thread_counts(cores: int) -> list[int]:
     """The counts worth trying: all cores, all but one (left to ROS), half, and one."""
-    return sorted({cores, max(cores - 1, 1), max(cores // 2, 1), 1}, reverse=True)
+    return sorted({cores, spared_cores(cores), max(cores // 2, 1), 1}, reverse=True)
 
 
-def choose_threads(
-    run: Callable[[], object], *, wanted: int | None, device: torch.device
-) -> dict[int, float]:
+def choose_threads(run: Callable[[], object], *, device: torch.device) -> dict[int, float]:
     """Set the threads of torch to the fastest count for ``run``; return seconds by count.
 
     The best of a few rounds counts, taken in turns, so that a moment of load does not decide.
-    Does nothing when a count is wanted already, or the work is not the CPU's.
+    Does nothing when the work is not the CPU's.
     """
-    if wanted is not None or device.type != 'cpu':
+    if device.type != 'cpu':
         return {}
     counts = thread_counts(usable_cores())
     best = dict.fromkeys(counts, float('inf'))

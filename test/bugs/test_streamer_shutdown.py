@@ -63,5 +63,6 @@ def test_each_transition_is_logged_once_and_inactive_means_silent(rig: StreamerR
         rig.publish(still(100))
     rig.wait_status('inactive')
     assert len(rig.arm) == len(rig.base) == 0
+    ends_well(process, signal.SIGTERM)  # then its whole log is here
     assert process.count('configure done') == 1
     assert (process.count(r'\bactivate done'), process.count('deactivate done')) == (2, 2)

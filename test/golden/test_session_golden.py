@@ -17,10 +17,12 @@ from act_cases import (
 from golden_folder import GOLDEN, write_session_folder
 
 from sparkrt_ros.runtime.chunking.ensemble import TemporalEnsembler
+from sparkrt_ros.runtime.config import RuntimeConfig
 from sparkrt_ros.runtime.policy import Policy, load_policy
 from sparkrt_ros.runtime.types import Observation
 
 ACTION_TOLERANCE = 1e-5
+AS_WRITTEN = RuntimeConfig(backend='eager')
 
 
 def observation(case: SessionCase, step: int) -> Observation:
@@ -51,7 +53,7 @@ def test_actions_equal_lerobots_over_chunks_and_a_reset(
     name: str, tmp_path: Path, golden: dict[str, np.ndarray]
 ) -> None:
     case = SESSION_CASES[name]
-    with load_policy(write_session_folder(name, tmp_path / 'policy')) as policy:
+    with load_policy(write_session_folder(name, tmp_path / 'policy'), config=AS_WRITTEN) as policy:
         actions = play(policy, case)
     assert actions.shape == golden[f'{name}/actions'].shape
     assert np.abs(actions - golden[f'{name}/actions']).max() <= ACTION_TOLERANCE
@@ -61,7 +63,7 @@ def test_actions_equal_lerobots_over_chunks_and_a_reset(
 def test_predicted_chunk_equals_lerobots_in_policy_units(
     name: str, tmp_path: Path, golden: dict[str, np.ndarray]
 ) -> None:
-    with load_policy(write_session_folder(name, tmp_path / 'policy')) as policy:
+    with load_policy(write_session_folder(name, tmp_path / 'policy'), config=AS_WRITTEN) as policy:
         chunk = policy.predict_chunk(observation(SESSION_CASES[name], 0))
     assert np.abs(chunk - golden[f'{name}/chunk']).max() <= ACTION_TOLERANCE
 

@@ -322,7 +322,8 @@ def test_diagnostics_report_stream_loop_and_delivery(rig: StreamerRig):
 
     diagnostics = rig.peer.subscribe(DiagnosticArray, '/diagnostics', 10)
     rig.start()
-    rig.publish(still(500))
+    diagnostics.wait_until(lambda: diagnostics.publishers > 0)
+    rig.publish(still(1500))
     rig.wait_status('streaming')
     array = diagnostics.wait_for(lambda m: m.status[0].message == 'streaming')
     rows = {row.name.split(': ')[1]: row for row in array.status}

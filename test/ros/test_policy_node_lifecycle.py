@@ -9,7 +9,7 @@ pytestmark = pytest.mark.ros
 
 
 def test_the_lifecycle_decides_what_is_sent(start_policy, feed):
-    policy = start_policy(autostart=False)
+    policy = start_policy(autostart=False, backend='eager')
     feed.start()
     assert policy.peer.state('/sparkrt') == 'unconfigured'
     policy.wait_status('unconfigured')

@@ -67,7 +67,7 @@ def test_the_receipt_says_what_serves_and_can_be_written_down(
     served = {key: receipt[key] for key in ('policy', 'backend', 'precision', 'device', 'mode')}
     assert served == {
         'policy': 'act',
-        'backend': 'eager',
+        'backend': 'fused',
         'precision': 'fp32',
         'device': 'cpu',
         'mode': 'queue',

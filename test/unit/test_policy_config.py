@@ -26,7 +26,7 @@ from sparkrt_ros.runtime.errors import ConfigError
         ('n_action_steps', 0),
         ('n_action_steps', 2.0),
         ('n_action_steps', True),
-        ('num_threads', 0),
+        ('num_threads', -1),
         ('temporal_ensemble_coeff', float('nan')),
         ('temporal_ensemble_coeff', '0.01'),
         ('temporal_ensemble_coeff', True),

@@ -19,7 +19,7 @@ _PLACES: Mapping[str, tuple[str, str]] = MappingProxyType(
         'eager': ('sparkrt_ros.runtime.backends.eager', 'EagerBackend'),
         'fused': ('sparkrt_ros.runtime.backends.eager', 'FusedBackend'),
         'cudagraph': ('sparkrt_ros.runtime.backends.cudagraph', 'CudaGraphBackend'),
-        'torchcompile': ('sparkrt_ros.runtime.backends.torchcompile', 'torch_compile_backend'),
+        'torchcompile': ('sparkrt_ros.runtime.backends.torchcompile', 'TorchCompileBackend'),
     }
 )
 BACKEND_NAMES = tuple(_PLACES)

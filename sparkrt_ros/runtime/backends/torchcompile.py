@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -31,8 +32,8 @@ def check_mode(mode: str) -> str:
     return mode
 
 
-class CompiledCpuBackend(BaseBackend):
-    """Inductor on a CPU."""
+class TorchCompileBackend(BaseBackend):
+    """Inductor; on a GPU what it compiles is captured like any other region."""
 
     name = 'torchcompile'
     warm_up_rounds = 2
@@ -42,29 +43,15 @@ class CompiledCpuBackend(BaseBackend):
     ) -> None:
         super().__init__(device=device, allow_tf32=allow_tf32)
         self._mode = check_mode(mode)
+        self._capture: CudaGraphBackend | None = None
+        if device.type == 'cuda':
+            self._capture = CudaGraphBackend(device=device, allow_tf32=allow_tf32)
+        self.whole_chunk = self._capture is not None
 
     def _prepare(self, region: Region) -> RegionFunction:
-        return compiled(region, mode=self._mode).fn
+        fast = compiled(region, mode=self._mode)
+        return fast.fn if self._capture is None else self._capture.prepare(fast)
 
-
-class CompiledCudaBackend(CudaGraphBackend):
-    """Inductor on a GPU; what it compiles is captured like any other region."""
-
-    name = 'torchcompile'
-
-    def __init__(
-        self, *, device: torch.device, allow_tf32: bool = False, mode: str = 'default'
-    ) -> None:
-        super().__init__(device=device, allow_tf32=allow_tf32)
-        self._mode = check_mode(mode)
-
-    def _prepare(self, region: Region) -> RegionFunction:
-        return super()._prepare(compiled(region, mode=self._mode))
-
-
-def torch_compile_backend(
-    *, device: torch.device, allow_tf32: bool = False, mode: str = 'default'
-) -> CompiledCpuBackend | CompiledCudaBackend:
-    """Make the form for a device."""
-    kind = CompiledCudaBackend if device.type == 'cuda' else CompiledCpuBackend
-    return kind(device=device, allow_tf32=allow_tf32, mode=mode)
+    def report(self) -> dict[str, Any]:
+        """See BaseBackend."""
+        return {} if self._capture is None else self._capture.report()
