@@ -23,6 +23,7 @@ from ros_harness import (
     ros_environment,
 )
 from sensor_msgs.msg import Image, JointState
+from shared_memory import sweep
 from std_srvs.srv import Trigger
 
 from sparkrt.msg import ActionChunk, PolicyStatus
@@ -37,9 +38,11 @@ CAMERAS = ('front', 'wrist')
 
 @pytest.fixture(scope='session')
 def ros_domain() -> Iterator[int]:
+    sweep()
     domain, handle = claim_domain()
     yield domain
     handle.close()
+    sweep()
 
 
 @pytest.fixture(scope='session')

@@ -110,10 +110,14 @@ class StreamerRig:
 
     def wait_status(self, state: str, *, reason: str = '') -> StreamerStatus:
         """A status from now on of this state, whose reason holds ``reason``."""
-        return self.status.wait_for(
-            lambda m: m.state == state and reason in m.reason,
-            what=f'status {state} ({reason})',
-        )
+        try:
+            return self.status.wait_for(
+                lambda m: m.state == state and reason in m.reason,
+                what=f'status {state} ({reason})',
+            )
+        except AssertionError as error:
+            logs = '\n'.join(process.log for process in self._processes)
+            raise AssertionError(f'{error}; logs:\n{logs}') from None
 
     def now_status(self) -> StreamerStatus:
         """The second status from now on: surely made after what came before this call."""

@@ -96,9 +96,7 @@ def connection_health(facts: PolicyFacts) -> Health:
     """Whether the middleware delivers: incompatible QoS, nobody there, lost messages."""
     level, message = Level.OK, 'ok'
     if facts.lost:
-        level, message = Level.WARN, f'messages lost on {", ".join(facts.lost)}'
-        if not os.environ.get(_PROFILE_VARIABLE):
-            message += f'; large images need {_PROFILE_VARIABLE} set to config/fastdds.xml'
+        level, message = Level.WARN, lost_text(facts.lost)
     if facts.unmatched:
         level, message = Level.WARN, f'no publisher on {", ".join(facts.unmatched)}'
     if facts.incompatible:
@@ -110,9 +108,17 @@ def connection_health(facts: PolicyFacts) -> Health:
         message=message,
         values={
             'incompatible endpoints': facts.incompatible_count,
-            **{f'{topic} lost': count for topic, count in facts.lost.items()},
+            'lost messages': sum(facts.lost.values()),
         },
     )
+
+
+def lost_text(lost: Mapping[str, int]) -> str:
+    """What was lost between publisher and subscription (topic -> messages), and why."""
+    text = f'messages lost on {", ".join(f"{topic} ({count})" for topic, count in lost.items())}'
+    if os.environ.get(_PROFILE_VARIABLE):
+        return text
+    return f'{text}; large images need {_PROFILE_VARIABLE} set to config/fastdds.xml'
 
 
 HEALTH_ROWS = (policy_health, inference_health, observation_health, connection_health)

@@ -14,6 +14,8 @@ from std_msgs.msg import Float64MultiArray
 
 from sparkrt_ros.nodes import qos
 from sparkrt_ros.nodes.observation_intake import ObservationIntake
+from sparkrt_ros.nodes.policy_health import lost_text
+from sparkrt_ros.nodes.throttle import ThrottledLog
 
 _CAMERA_MESSAGES = {'image': Image, 'compressed_image': CompressedImage}
 _STATE_MESSAGES = {'joint_state': JointState, 'float64_multi_array': Float64MultiArray}
@@ -34,6 +36,7 @@ class PolicyInputs:
         arrived: Callable[[], None],
     ) -> None:
         self.lost: dict[str, int] = {}
+        self._log = ThrottledLog(node.get_logger(), period_s=10.0)
         self._node = node
         self._arrived = arrived
         self._subscriptions: list[Subscription[Any]] = []
@@ -68,7 +71,9 @@ class PolicyInputs:
         events: qos.QosEvents,
     ) -> None:
         callbacks: SubscriptionEventCallbacks = events.for_subscription(topic)
-        callbacks.message_lost = partial(self._note_lost, topic)
+        if profile is qos.CAMERA:
+            # Of joint states, which come far faster than they are used, a few may be lost.
+            callbacks.message_lost = partial(self._note_lost, topic)
         self._subscriptions.append(
             self._node.create_subscription(
                 kind, topic, callback, profile, event_callbacks=callbacks
@@ -77,3 +82,4 @@ class PolicyInputs:
 
     def _note_lost(self, topic: str, event: Any) -> None:
         self.lost[topic] = event.total_count
+        self._log.warning(topic, lost_text({topic: event.total_count}))

@@ -53,8 +53,8 @@ POLICY_PARAMETERS: tuple[ParameterSpec, ...] = (
         name='threads',
         default=0,
         description='CPU threads of one inference. 0: all cores but one, which is left to ROS. '
-        '-1: the fastest count, measured when the node configures; results may then differ in their '
-        'last bits from run to run.',
+        '-1: the fastest count, measured when the node configures; results may then differ in '
+        'their last bits from run to run.',
         kind='swap',
         bounds=(-1, 256),
     ),

@@ -29,6 +29,7 @@ T = TypeVar('T')
 
 # From the signal to the end of the process; what still runs then is cut off.
 EXIT_LIMIT_S = 2.5
+_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 START_FAILED = 1
 
 
@@ -97,7 +98,7 @@ class _Signals:
         # Never closed: a signal during the last moments still writes to it.
         self._read_fd, write_fd = os.pipe()
         os.set_blocking(write_fd, False)
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _ENDING_SIGNALS:
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
         threading.Thread(target=self._watch, name='signals', daemon=True).start()
@@ -142,10 +143,20 @@ def run_node(
         node.destroy_node()
         rclpy.try_shutdown()
         watchdog.cancel()
+        _ignore_signals()
     if not ended:
         # A thread inside a library would crash the interpreter that is taken down around it.
         watchdog.cut_off()
     return token.exit_code
+
+
+def _ignore_signals() -> None:
+    """Let no second signal cut off an interpreter that is already ending.
+
+    While it ends, Python would put the default action back, which kills the process.
+    """
+    for number in _ENDING_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _start_failed(error: Exception) -> int:

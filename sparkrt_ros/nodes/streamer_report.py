@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from rclpy.node import Node
@@ -157,7 +157,7 @@ class StreamerReport:
                 'period max [ms]': periods.max_s * 1e3,
                 'periods missed': loop.overruns,
                 'real-time priority': loop.realtime,
-                'resident memory, peak [MB]': peak_memory_mb(),
+                'resident memory [MB]': resident_memory_mb(),
             },
         )
 
@@ -184,6 +184,8 @@ class StreamerReport:
         )
 
 
-def peak_memory_mb() -> float:
-    """Largest resident set of this process so far; Linux counts it in kB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+def resident_memory_mb() -> float:
+    """Memory of this process in RAM, without what the middleware shares with other processes."""
+    lines = Path('/proc/self/status').read_text().splitlines()
+    sizes_kb = [int(line.split()[1]) for line in lines if line.startswith(('RssAnon', 'RssFile'))]
+    return sum(sizes_kb) / 1e3

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 
 from sparkrt_ros.nodes.parameters import Check, ParameterSet, ParameterSpec
-from sparkrt_ros.nodes.shutdown import StopToken
+from sparkrt_ros.nodes.shutdown import Stopped, StopToken
 from sparkrt_ros.runtime.errors import SparkRTError
 
 N = TypeVar('N', bound='ManagedNode')
@@ -33,6 +33,9 @@ def logged_transition(method: Transition[N]) -> Transition[N]:
         name = method.__name__.removeprefix('on_')
         try:
             result = method(self, state)
+        except Stopped:
+            self.get_logger().info(f'{name} given up: the process ends')
+            return TransitionCallbackReturn.FAILURE
         except SparkRTError as error:
             self.last_error = str(error)
             self.get_logger().error(f'{name} failed: {error}')
@@ -93,11 +96,13 @@ class ManagedNode(LifecycleNode):
         """Configure and activate if the parameter ``autostart`` says so."""
         if not self.parameters['autostart'] or self.token.is_set():
             return
-        if self.trigger_configure() != TransitionCallbackReturn.SUCCESS:
-            self.get_logger().error('not started: configure failed; set right what it names')
+        configured = self.trigger_configure() == TransitionCallbackReturn.SUCCESS
+        if self.token.is_set():
             return
-        if not self.token.is_set():
+        if configured:
             self.trigger_activate()
+        else:
+            self.get_logger().error('not started: configure failed; set right what it names')
 
     def fail(self, reason: str, *, exit_code: int) -> None:
         """End the process with a non-zero code; for faults that a restart has to cure."""

@@ -53,8 +53,9 @@ def test_during_an_inference_that_never_ends(start_policy, feed):
 
 def test_while_configure_loads(start_policy):
     policy = start_policy(altered={'SLOW_LOAD_S': '600'})
-    policy.status.wait_until(lambda: policy.status.publishers == 1)
+    policy.process.wait_for_log('^loading$')
     assert_ends_cleanly(policy.process, signal.SIGINT)
+    assert policy.process.count('configure given up: the process ends') == 1
 
 
 def test_twice_and_mixed(start_policy, feed):

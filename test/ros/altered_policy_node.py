@@ -37,6 +37,7 @@ def work_for(seconds):
 
 
 def load(folder, **options):
+    print('loading', flush=True)  # noqa: T201
     work_for(float(os.environ.get('SLOW_LOAD_S', '0')))
     return AlteredPolicy(load_from_folder(folder, **options))
 

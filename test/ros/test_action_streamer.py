@@ -331,7 +331,7 @@ def test_diagnostics_report_stream_loop_and_delivery(rig: StreamerRig):
     assert rows['stream'].level == b'\x00'
     values = {value.key: value.value for value in rows['control loop'].values}
     assert float(values['rate [Hz]']) == 100.0
-    assert 10 < float(values['resident memory, peak [MB]']) < 200
+    assert 10 < float(values['resident memory [MB]']) < 120
     assert array.status[0].hardware_id == 'test_robot'
 
 
