@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from rclpy.event_handler import SubscriptionEventCallbacks
+from rclpy.event_handler import SubscriptionEventCallbacks, UnsupportedEventTypeError
 from rclpy.node import Node
 from rclpy.subscription import Subscription
 from sensor_msgs.msg import CompressedImage, Image, JointState
@@ -74,11 +74,16 @@ class PolicyInputs:
         if profile is qos.CAMERA:
             # Of joint states, which come far faster than they are used, a few may be lost.
             callbacks.message_lost = partial(self._note_lost, topic)
-        self._subscriptions.append(
-            self._node.create_subscription(
+        try:
+            subscription = self._node.create_subscription(
                 kind, topic, callback, profile, event_callbacks=callbacks
             )
-        )
+        except UnsupportedEventTypeError:
+            callbacks.message_lost = None  # not every middleware can tell
+            subscription = self._node.create_subscription(
+                kind, topic, callback, profile, event_callbacks=callbacks
+            )
+        self._subscriptions.append(subscription)
 
     def _note_lost(self, topic: str, event: Any) -> None:
         self.lost[topic] = event.total_count

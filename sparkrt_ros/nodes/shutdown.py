@@ -129,11 +129,11 @@ def run_node(
         return _start_failed(error)
     executor = SingleThreadedExecutor()
     executor.add_node(node)
-    ended: rclpy.task.Future[None] = rclpy.task.Future()
-    token.add_callback(lambda: ended.set_result(None))
+    asked: rclpy.task.Future[None] = rclpy.task.Future()
+    token.add_callback(lambda: asked.set_result(None))
     try:
         node.autostart()
-        executor.spin_until_future_complete(ended)
+        executor.spin_until_future_complete(asked)
     except BaseException:
         token.set(exit_code=START_FAILED)
         raise

@@ -6,11 +6,13 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from sparkrt_ros.runtime.backends.registry import BACKEND_NAMES
 from sparkrt_ros.runtime.errors import ConfigError
 from sparkrt_ros.runtime.precision.tiers import TIERS
+from sparkrt_ros.runtime.presets import read_preset
 from sparkrt_ros.runtime.types import Capabilities
 
 PRECISIONS = tuple(TIERS)
@@ -71,6 +73,18 @@ class RuntimeConfig:
                 expected=f'keys among {", ".join(known)}',
             )
         return cls(**values)
+
+    @classmethod
+    def from_preset(cls, name_or_path: str | Path, **changes: Any) -> RuntimeConfig:
+        """Build from a preset (see ``runtime/presets``) or a user's YAML file, then ``changes``.
+
+        Raises ConfigError for an unknown name, listing the known ones, and for unknown keys.
+        """
+        return cls.from_mapping({**read_preset(name_or_path), **changes})
+
+    def with_changes(self, **changes: Any) -> RuntimeConfig:
+        """A copy with some fields changed; an unknown one is a ConfigError."""
+        return self.from_mapping({**vars(self), **changes})
 
 
 @dataclass(frozen=True, kw_only=True)

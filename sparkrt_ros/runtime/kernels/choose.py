@@ -40,10 +40,10 @@ def _candidate(device: torch.device, dtype: torch.dtype) -> Forms | None:
 
 def _objection(candidate: Forms, plain: PlainForms) -> str:
     """Why the candidate cannot serve; empty when it agrees with the plain forms."""
-    for what, run in (('convolution', _try_convolution), ('linear', _try_linear)):
+    for what, run in _TRIALS:
         try:
             found, wanted = run(candidate, plain), run(plain, plain)
-        except (RuntimeError, AttributeError, NotImplementedError) as error:
+        except (RuntimeError, AttributeError, NotImplementedError, TypeError) as error:
             return f'{what} fails: {str(error).splitlines()[0]}'
         scale = float(wanted.abs().max())
         if not float((found - wanted).abs().max()) <= _TOLERANCE * scale:
@@ -73,6 +73,15 @@ def _try_linear(forms: Forms, plain: PlainForms) -> Tensor:
     norm = nn.LayerNorm(64).to(plain.device, plain.dtype).requires_grad_(requires_grad=False)
     x = random(9, 64)
     return forms.add_norm(x, narrow(widen(x)), norm).float()
+
+
+def _try_head(forms: Forms, plain: PlainForms) -> Tensor:
+    random = _random(plain)
+    head = forms.head(random(6, 64).float() * 0.1, random(6).float())
+    return head(random(9, 64))
+
+
+_TRIALS = (('convolution', _try_convolution), ('linear', _try_linear), ('head', _try_head))
 
 
 def _random(plain: PlainForms) -> Callable[..., Tensor]:

@@ -24,13 +24,21 @@ class CudnnForms(PlainForms):
         """See Forms."""
         return CudnnConv(weights, device=self.device, dtype=self.dtype)
 
-    def linear(self, weight: Tensor, bias: Tensor, *, activation: str | None = None) -> LinearForm:
+    def linear(
+        self, weight: Tensor, bias: Tensor | None, *, activation: str | None = None
+    ) -> LinearForm:
         """See Forms."""
-        if activation is None:
-            return super().linear(weight, bias)
+        if activation is None or bias is None:
+            return super().linear(weight, bias, activation=activation)
         return CublasActivation(
             weight.to(self.device, self.dtype), bias.to(self.device, self.dtype), activation
         )
+
+    def head(self, weight: Tensor, bias: Tensor) -> LinearForm:
+        """See Forms."""
+        if self.dtype == torch.float32:
+            return super().head(weight, bias)
+        return WideningLinear(weight.to(self.device, self.dtype), bias.to(self.device).float())
 
 
 class CudnnConv(PlainConv):
@@ -61,3 +69,17 @@ class CublasActivation:
             return torch._addmm_activation(self.bias, x, self.weight_t, use_gelu=False)
         # cuBLAS offers only the tanh approximation of GELU, which is another function.
         return F.gelu(torch.addmm(self.bias, x, self.weight_t))
+
+
+class WideningLinear:
+    """A product of narrow operands whose fp32 sum is kept: (M, I) -> (M, O) float32.
+
+    A product in fp32 of so few columns would take longer than a whole layer before it.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        self.weight_t, self.bias = weight.t(), bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See LinearForm."""
+        return torch.mm(x, self.weight_t, out_dtype=torch.float32).add_(self.bias)

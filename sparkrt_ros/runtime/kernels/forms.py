@@ -72,8 +72,13 @@ class Forms(Protocol):
     def conv(self, weights: ConvWeights) -> ConvForm:
         """Prepare a convolution."""
 
-    def linear(self, weight: Tensor, bias: Tensor, *, activation: str | None = None) -> LinearForm:
+    def linear(
+        self, weight: Tensor, bias: Tensor | None, *, activation: str | None = None
+    ) -> LinearForm:
         """Prepare a linear layer: weight (O, I), bias (O,), activation relu, gelu or None."""
+
+    def head(self, weight: Tensor, bias: Tensor) -> LinearForm:
+        """Prepare the last layer, whose result is float32 whatever the dtype of its input."""
 
     def add_norm(self, x: Tensor, y: Tensor, norm: nn.LayerNorm) -> Tensor:
         """``norm(x + y)`` over the last dimension."""
@@ -92,13 +97,20 @@ class PlainForms:
         """See Forms."""
         return PlainConv(weights, device=self.device, dtype=self.dtype)
 
-    def linear(self, weight: Tensor, bias: Tensor, *, activation: str | None = None) -> LinearForm:
+    def linear(
+        self, weight: Tensor, bias: Tensor | None, *, activation: str | None = None
+    ) -> LinearForm:
         """See Forms."""
-        return PlainLinear(
-            weight.to(self.device, self.dtype),
-            bias.to(self.device, self.dtype),
-            activation=activation,
-        )
+        return PlainLinear(self.cast(weight), self.cast(bias), activation=activation)
+
+    def head(self, weight: Tensor, bias: Tensor) -> LinearForm:
+        """See Forms."""
+        wide = (value.to(self.device, torch.float32) for value in (weight, bias))
+        return PlainLinear(*wide, activation=None)
+
+    def cast(self, value: Tensor | None) -> Tensor | None:
+        """A parameter on the device, in the dtype of these forms; None stays None."""
+        return None if value is None else value.to(self.device, self.dtype)
 
     def add_norm(self, x: Tensor, y: Tensor, norm: nn.LayerNorm) -> Tensor:
         """See Forms."""
@@ -133,12 +145,15 @@ class PlainConv:
 class PlainLinear:
     """See LinearForm."""
 
-    def __init__(self, weight: Tensor, bias: Tensor, *, activation: str | None) -> None:
+    def __init__(
+        self, weight: Tensor | None, bias: Tensor | None, *, activation: str | None
+    ) -> None:
+        assert weight is not None
         self.weight, self.bias, self.activation = weight, bias, activation
 
     def __call__(self, x: Tensor) -> Tensor:
         """See LinearForm."""
-        y = F.linear(x, self.weight, self.bias)
+        y = F.linear(x.to(self.weight.dtype), self.weight, self.bias)
         if self.activation == 'relu':
             return y.relu_()
         return F.gelu(y) if self.activation == 'gelu' else y

@@ -22,9 +22,11 @@ class OneDnnForms(PlainForms):
         """See Forms."""
         return OneDnnConv(weights, dtype=self.dtype)
 
-    def linear(self, weight: Tensor, bias: Tensor, *, activation: str | None = None) -> LinearForm:
+    def linear(
+        self, weight: Tensor, bias: Tensor | None, *, activation: str | None = None
+    ) -> LinearForm:
         """See Forms."""
-        return OneDnnLinear(weight.to(self.dtype), bias.to(self.dtype), activation)
+        return OneDnnLinear(weight.to(self.dtype), self.cast(bias), activation)
 
 
 class OneDnnConv:
@@ -62,7 +64,7 @@ class OneDnnConv:
 class OneDnnLinear:
     """See LinearForm."""
 
-    def __init__(self, weight: Tensor, bias: Tensor, activation: str | None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, activation: str | None) -> None:
         self.bias, self.activation = bias, activation
         self.weight = _ops._reorder_linear_weight(weight.contiguous())
 

@@ -56,7 +56,8 @@ class FusedAct:
             ]
             self._encoder_norm = self._make.norm(model.encoder.norm)
             self._decoder = _FusedDecoder(model, positions, self._make)
-            self._action = _head(model.action_head, device)
+            head = model.action_head
+            self._action = forms.head(head.weight.detach(), head.bias.detach())
 
     @property
     def _make(self) -> _Maker:
@@ -80,7 +81,7 @@ class FusedAct:
             memory = layer(memory)
         if self._encoder_norm is not None:
             memory = self._encoder_norm(memory)
-        return self._action(self._decoder(memory).float()).unsqueeze(0)
+        return self._action(self._decoder(memory)).unsqueeze(0)
 
     def _see(self, images: Sequence[Tensor]) -> list[Tensor]:
         """Tokens (h * w, D) of every camera, in the cameras' order."""
@@ -157,10 +158,11 @@ class _PlacedProjection:
         rows = max(addend.shape[0] for addend in addends)
         full = torch.cat([addend.expand(rows, -1) for addend in addends], dim=1)
         self._addend = make.cast(full.float())
-        self._weight_t = make.cast(torch.cat(weights)).t()
+        self._product = make.forms.linear(torch.cat(weights), None)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return torch.addmm(self._addend, x, self._weight_t)
+        # Not one product with the addend inside: that copies the addend first, which costs more.
+        return self._product(x).add_(self._addend)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
@@ -307,9 +309,3 @@ class _FusedDecoderLayer:
         mixed = self._out(_attend(query, key, value, self._heads))
         x = x + mixed if self._pre_norm else self._forms.add_norm(x, mixed, self._norm2)
         return self._feed(x)
-
-
-def _head(layer: nn.Linear, device: torch.device) -> Callable[[Tensor], Tensor]:
-    """The action head in fp32: what leaves the network is not rounded to a narrow dtype."""
-    weight, bias = layer.weight.detach().float().to(device), layer.bias.detach().float().to(device)
-    return lambda rows: F.linear(rows, weight, bias)
