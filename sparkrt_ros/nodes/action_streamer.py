@@ -163,8 +163,13 @@ class ActionStreamer(ManagedNode):
 
     def _take_policy_status(self, message: PolicyStatus) -> None:
         self._report.policy_reported(message)
-        if self._parts is not None and self._parts.follow_policy(message.mode):
-            self.get_logger().info(f'chunks are played in {self._parts.mode} mode, as the policy')
+        if self._parts is None:
+            return
+        if self._parts.follow_policy(message.mode, message.temporal_ensemble_coeff):
+            plays = self._parts.mode
+            if plays == 'ensemble':
+                plays += f' (coefficient {self._parts.ensemble_coeff:g})'
+            self.get_logger().info(f'chunks are played in mode {plays}, as the policy node says')
 
     def _parameters_changed(self, values: Mapping[str, Value], changed: frozenset[str]) -> None:
         if 'status.rate_hz' in changed:

@@ -58,6 +58,7 @@ def status_message(facts: PolicyFacts, *, now_ns: int) -> PolicyStatus:
         precision=str(receipt.get('precision', '')),
         device=str(receipt.get('device', '')),
         mode=str(receipt.get('mode', '')),
+        temporal_ensemble_coeff=float(receipt.get('temporal_ensemble_coeff') or 0.0),
         epoch=facts.epoch,
         chunks=figures.chunks,
         failures=figures.failures,

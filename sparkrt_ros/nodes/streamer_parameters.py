@@ -66,7 +66,8 @@ STREAMER_PARAMETERS: tuple[ParameterSpec, ...] = (
         name='chunking.temporal_ensemble_coeff',
         default=DEFAULT_COEFF,
         description='Chunk i, counted from the oldest, weighs exp(-coeff * i) in ensemble mode: '
-        'above 0 older chunks weigh more, below 0 newer ones.',
+        'above 0 older chunks weigh more, below 0 newer ones. With mode auto the policy node '
+        'decides, like the mode.',
         kind='live',
         bounds=(-MAX_COEFF, MAX_COEFF),
     ),

@@ -23,7 +23,7 @@ from sparkrt_ros.nodes.guard import Guard
 from sparkrt_ros.nodes.streamer_core import Options, Pose, StreamerCore
 from sparkrt_ros.nodes.streamer_outlet import CommandOutlet
 from sparkrt_ros.nodes.streamer_pose import PoseSource
-from sparkrt_ros.runtime.chunking.timeline import MODES, Timeline
+from sparkrt_ros.runtime.chunking.timeline import MAX_COEFF, MODES, Timeline
 from sparkrt_ros.runtime.errors import MessageError
 from sparkrt_ros.runtime.types import ActionChunk
 
@@ -49,6 +49,7 @@ class StreamerParts:
     ) -> None:
         self.contract = contract
         self.policy_mode = ''
+        self.policy_coeff = 0.0
         self._node = node
         self._on_error = on_error
         self._values = values
@@ -101,11 +102,19 @@ class StreamerParts:
         if enabled != self.outlet.enabled:
             self.core.rearm(self.now_ns(), lambda: setattr(self.outlet, 'enabled', enabled))
 
-    def follow_policy(self, mode: str) -> bool:
-        """Note the policy node's mode; whether that changed what plays."""
-        before = self.mode
-        self.policy_mode = mode
-        if self.mode == before:
+    @property
+    def ensemble_coeff(self) -> float:
+        """The coefficient that plays; with ``auto`` the policy's, where that can be played."""
+        follows = self._values['chunking.mode'] == 'auto' and self.policy_mode == 'ensemble'
+        if follows and abs(self.policy_coeff) <= MAX_COEFF:
+            return self.policy_coeff
+        return float(self._values['chunking.temporal_ensemble_coeff'])
+
+    def follow_policy(self, mode: str, coeff: float) -> bool:
+        """Note the policy node's mode and coefficient; whether that changed what plays."""
+        before = self.mode, self.ensemble_coeff
+        self.policy_mode, self.policy_coeff = mode, coeff
+        if (self.mode, self.ensemble_coeff) == before:
             return False
         self.core.set_options(self._options())
         return True
@@ -163,7 +172,7 @@ class StreamerParts:
     def _options(self) -> Options:
         return Options(
             mode=self.mode,
-            temporal_ensemble_coeff=float(self._values['chunking.temporal_ensemble_coeff']),
+            temporal_ensemble_coeff=self.ensemble_coeff,
             hold_s=self.hold_s,
             velocity_scale=float(self._values['guard.velocity_scale']),
             start_max_error=float(self._values['guard.start_max_error']),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 
@@ -270,15 +271,17 @@ def test_impossible_parameters_are_refused_with_the_reason(rig: StreamerRig):
 def test_in_auto_mode_chunks_are_played_as_the_policy_node_reports(rig: StreamerRig):
     from sparkrt.msg import PolicyStatus
 
-    rig.start(chunking__temporal_ensemble_coeff=0.0)
+    rig.start(chunking__temporal_ensemble_coeff=1.0)
     assert rig.now_status().mode == 'queue'
-    rig.policy.publish(PolicyStatus(mode='ensemble', state='active'))
+    told = PolicyStatus(mode='ensemble', temporal_ensemble_coeff=math.log(2.0), state='active')
+    rig.policy.publish(told)
     rig.status.wait_for(lambda m: m.mode == 'ensemble')
     rig.arm.clear()
     rig.publish(still(100, pan=0.1))
     rig.arm.wait_for(lambda m: pan_lift(m)[0] == 0.1)
     rig.publish(still(100, pan=0.2))
-    rig.arm.wait_for(lambda m: abs(pan_lift(m)[0] - 0.15) < 1e-12, what='the mean')
+    # Weights 1 and 1/2, the older chunk first: the policy's coefficient, not the parameter's.
+    rig.arm.wait_for(lambda m: abs(pan_lift(m)[0] - 0.4 / 3) < 1e-9, what='the weighted mean')
     assert rig.set(chunking__mode='queue').successful
     rig.arm.wait_for(lambda m: pan_lift(m)[0] == 0.2, what='the newest chunk')
 
