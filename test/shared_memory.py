@@ -24,14 +24,23 @@ def mapped_files() -> set[str]:
     return found
 
 
+def owner(path: Path) -> str:
+    """The file that is mapped as long as ``path`` is in use.
+
+    A lock file belongs to the segment or port of the same name, and so does the semaphore of a
+    port, which is mapped under another name: without it, living processes lose messages.
+    """
+    name = path.name.removeprefix('sem.').removesuffix('_mutex').removesuffix('_el')
+    return str(FOLDER / name)
+
+
 def sweep() -> int:
     """Remove the middleware's segments that nobody maps any more; return how many."""
     names = [path for pattern in PATTERNS for path in FOLDER.glob(pattern)]
     used = mapped_files()
     removed = 0
     for path in names:
-        # A lock file belongs to the segment of the same name.
-        if str(path) in used or str(path).removesuffix('_el') in used:
+        if str(path) in used or owner(path) in used:
             continue
         path.unlink(missing_ok=True)
         removed += 1

@@ -95,17 +95,20 @@ def create_venv(distribution):
         )
 
 
-def fix_wheel_paths():
-    """Make the CMake files of the ROS wheels name this Python, not the one of their build."""
+def fix_wheel_paths(prefix):
+    """Make the CMake files of the ROS wheels in ``prefix`` name the Python that runs this.
+
+    They name the one they were built with.
+    """
     major, minor = sys.version_info[:2]
     tag = f'cp{major}{minor}'
     built = f'/opt/python/{tag}-{tag}'
     include = f'{built}/include/python{major}.{minor}'
-    for path in (VENV / 'share').rglob('*.cmake'):
+    for path in (pathlib.Path(prefix) / 'share').rglob('*.cmake'):
         text = path.read_text(encoding='utf-8', errors='surrogateescape')
         if built in text:
             text = text.replace(include, sysconfig.get_paths()['include'])
-            text = text.replace(built, str(VENV))
+            text = text.replace(built, str(prefix))
             path.write_text(text, encoding='utf-8', errors='surrogateescape')
 
 
@@ -136,7 +139,7 @@ def ensure_environment(distribution):
         command.append('cmake<4')
     run(command)
     if not distribution:
-        fix_wheel_paths()
+        fix_wheel_paths(VENV)
     stamp.write_text(wanted)
 
 

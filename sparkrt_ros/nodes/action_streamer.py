@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any
 
 from rclpy.clock import Clock
@@ -55,11 +56,11 @@ class ActionStreamer(ManagedNode):
         self._steady = Clock(clock_type=ClockType.STEADY_TIME)
         self._status_timer = self._timer(self.parameters['status.rate_hz'], self.publish_status)
         self._progress_timer: Any = None
-        self._news = self.create_guard_condition(self._tell_news)
+        self._news = self.create_guard_condition(self._shielded(self._tell_news))
         self._chunks = self.create_subscription(
             ActionChunkMessage,
             CHUNK_TOPIC,
-            self._take_chunk,
+            self._shielded(self._take_chunk),
             qos.CHUNK,
             event_callbacks=self._events.for_subscription(CHUNK_TOPIC),
         )
@@ -70,7 +71,10 @@ class ActionStreamer(ManagedNode):
             hardware_id='no robot',
         )
         self.create_subscription(
-            PolicyStatus, POLICY_STATUS_TOPIC, self._take_policy_status, qos.STATUS
+            PolicyStatus,
+            POLICY_STATUS_TOPIC,
+            self._shielded(self._take_policy_status),
+            qos.STATUS,
         )
         for name, act in (('reset', self.reset), ('pause', self.pause), ('resume', self.resume)):
             self.create_service(Trigger, f'~/{name}', self._answer(act))
@@ -190,16 +194,7 @@ class ActionStreamer(ManagedNode):
     # What leaves
 
     def publish_status(self) -> None:
-        """Publish ~/status now, and log what happened since the last time.
-
-        A defect here is logged: a report must not end the process that holds the arm.
-        """
-        try:
-            self._publish_status()
-        except Exception as error:
-            self._log.error('status', f'no status: {"".join(_lines(error))}')
-
-    def _publish_status(self) -> None:
+        """Publish ~/status now, and log what happened since the last time."""
         stamp = self.get_clock().now().to_msg()
         parts = self._parts
         if parts is None:
@@ -225,9 +220,24 @@ class ActionStreamer(ManagedNode):
             stamp = self.get_clock().now().to_msg()
             self._progress.publish(progress_message(self._parts.core.snapshot, stamp))
 
+    def _shielded(self, callback: Callable[..., None]) -> Callable[..., None]:
+        """Log what ``callback`` raises: a defect in a report, or a message that surprises, must
+        not end the process that holds the arm.
+        """
+
+        @wraps(callback)
+        def run(*arguments: Any) -> None:
+            try:
+                callback(*arguments)
+            except Exception as error:
+                name = callback.__name__.strip('_')
+                self._log.error(name, f'{name} failed:\n{"".join(_lines(error))}')
+
+        return run
+
     def _timer(self, rate_hz: float, callback: Callable[[], None]) -> Any:
         """A timer that goes on while simulated time stands still."""
-        return self.create_timer(1.0 / rate_hz, callback, clock=self._steady)
+        return self.create_timer(1.0 / rate_hz, self._shielded(callback), clock=self._steady)
 
     def _now_ns(self) -> int:
         return int(self.get_clock().now().nanoseconds)

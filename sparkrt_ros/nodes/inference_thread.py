@@ -138,16 +138,19 @@ def _answer(command: Callable[[], Any], future: Future[Any]) -> None:
         future.set_result(result)
 
 
+_DEVICE_FAULTS = ('CUDA error', 'CUDA driver error', 'cuDNN error', 'Triton Error [CUDA]')
+
+
 def is_sticky(error: BaseException) -> bool:
     """Whether the process can never use its device again after this error.
 
     CUDA reports an illegal access, a lost device and the like at every later call; only running
     out of memory leaves the context usable. torch raises AcceleratorError since 2.8, before that
-    RuntimeError with this text.
+    RuntimeError with such a text, as cuDNN and Triton do.
     """
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if 'OutOfMemoryError' in kinds:
         return False
     if 'AcceleratorError' in kinds:
         return True
-    return isinstance(error, RuntimeError) and 'CUDA error' in str(error)
+    return isinstance(error, RuntimeError) and any(fault in str(error) for fault in _DEVICE_FAULTS)

@@ -65,6 +65,8 @@ class PolicyNode(ManagedNode):
         self._worker: PolicyWorker | None = None
         self._next_chunk_id = 1
         self._fault = ''
+        self._abandoned: Serving | None = None
+        self._device_lost = False
         self._thread = InferenceThread(on_failure=self._inference_failed)
         self._open_interfaces()
         self.parameters.on_change(self._parameters_changed)
@@ -126,6 +128,12 @@ class PolicyNode(ManagedNode):
             self.token.wait_for(self._thread.submit(serving.loaded.policy.close))
 
     def release(self, *, timeout_s: float) -> bool:
+        if self._device_lost:
+            # Freeing device memory after such an error can abort the process in place of its
+            # exit code; kept and left to the system, it cannot.
+            self._abandoned = self._serving
+            self._thread.end()
+            return False
         last = None if self._serving is None else self._serving.loaded.policy.close
         self._thread.end(last=last)
         return self._thread.join(timeout_s=timeout_s)
@@ -252,6 +260,7 @@ class PolicyNode(ManagedNode):
         limit = self.parameters['inference.max_failures']
         if not is_sticky(error) and in_a_row < limit:
             return
+        self._device_lost = is_sticky(error)
         self._gate.close()
         self._thread.repeat(None)
         self._fault = f'inference given up after {in_a_row} failures in a row: {error}'

@@ -15,9 +15,12 @@ def resolve_device(name: str) -> torch.device:
     """Return the device that ``name`` means on this machine; CUDA devices with their index.
 
     ``auto`` is the first CUDA device where there is one, else the CPU. Nothing else ever falls
-    back: a device that is not there is a ConfigError that names those that are.
+    back: a device that is not there is a ConfigError that names those that are. So is a process
+    that was forked after CUDA had started in its parent, where no CUDA device can be used.
     """
     check_device_name(name)
+    if name != 'cpu':
+        _refuse_fork(name)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == 'cpu' or (name == 'auto' and count == 0):
         return torch.device('cpu')
@@ -51,6 +54,18 @@ def fp32_products(*, allow_tf32: bool) -> Iterator[None]:
         yield
     finally:
         cudnn.allow_tf32, matmul.allow_tf32 = before
+
+
+def _refuse_fork(name: str) -> None:
+    """Asked before anything else of torch: there, it finds no devices and does not say why."""
+    if not torch.cuda._is_in_bad_fork():
+        return
+    raise ConfigError(
+        'device',
+        found=f'{name!r} in a process forked after CUDA had started',
+        expected='a process that starts CUDA itself',
+        remedy="start it with multiprocessing's method 'spawn', or choose device 'cpu'",
+    )
 
 
 def _available(count: int) -> list[str]:

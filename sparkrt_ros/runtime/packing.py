@@ -111,7 +111,8 @@ class ObservationPacker:
         batch: dict[str, Tensor] = {}
         for key, value in zip((*self._images, *self._vectors), staged, strict=True):
             if key in self._images:
-                value = value.permute(2, 0, 1).unsqueeze(0)
+                # In this order the strides are those that PyTorch knows as channels-last.
+                value = value.unsqueeze(0).permute(0, 3, 1, 2)
                 value = value if self._channels_last else value.contiguous()
                 value = value.to(torch.float32).div_(self._full_scale)
             elif value.device.type == 'cpu':

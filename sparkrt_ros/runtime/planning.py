@@ -137,6 +137,7 @@ def _try(
     session = build(form, adapter, backend)
     built = time.perf_counter()
     session.warm_up()
+    _check_captured(form, session)
     if config.num_threads == 0:
         choose_threads(session.warm_up, device=device)
     warm = time.perf_counter()
@@ -150,6 +151,17 @@ def _try(
     seconds = {'build': built - start, 'warm_up': warm - built}
     seconds['gate'] = time.perf_counter() - warm
     return Plan(form=form, session=session, notes=adapter.notes, verdict=verdict, seconds=seconds)
+
+
+def _check_captured(form: Form, session: Session) -> None:
+    """Raise BackendError if the form is named for something that did not come about."""
+    for name, region in session.report().items():
+        if region.get('failed'):
+            raise BackendError(
+                f'backend {form.backend}, region {name}',
+                found=region['reason'],
+                expected='a region that can be captured',
+            )
 
 
 def _refuse(refused: list[tuple[Form, str]], form: Form, reason: str) -> None:

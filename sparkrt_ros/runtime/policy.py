@@ -6,6 +6,7 @@ Shapes: ``T`` rows of a chunk, ``A`` action size.
 from __future__ import annotations
 
 import dataclasses
+import gc
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,6 +18,7 @@ from sparkrt_ros.runtime.backends.base import ExecutionBackend
 from sparkrt_ros.runtime.checkpoint.load import Checkpoint, load_checkpoint
 from sparkrt_ros.runtime.config import RuntimeConfig, SessionMode, resolve_mode
 from sparkrt_ros.runtime.device import device_title, resolve_device
+from sparkrt_ros.runtime.device_memory import memory_explained, weight_bytes
 from sparkrt_ros.runtime.errors import BackendError
 from sparkrt_ros.runtime.planning import Form, Plan, make_plan
 from sparkrt_ros.runtime.policies.adapter import PolicyAdapter
@@ -32,12 +34,21 @@ def load_policy(folder: Path | str, *, config: RuntimeConfig = _DEFAULTS) -> Pol
     """Load a policy folder as LeRobot saves it, in the best form that can be trusted.
 
     Sets the CPU threads of torch, for the whole process. Raises ConfigError for choices that
-    cannot be met, CheckpointError for a folder that is not whole.
+    cannot be met, CheckpointError for a folder that is not whole, BackendError where the device
+    has too little memory.
     """
     device = resolve_device(config.device)
     checkpoint = load_checkpoint(Path(folder))
     if config.num_threads:
         torch.set_num_threads(config.num_threads)
+    needed_bytes = weight_bytes(checkpoint.weights)
+    with memory_explained('loading the policy', device=device, needed_bytes=needed_bytes):
+        return _load(checkpoint, config=config, device=device, needed_bytes=needed_bytes)
+
+
+def _load(
+    checkpoint: Checkpoint, *, config: RuntimeConfig, device: torch.device, needed_bytes: int
+) -> Policy:
     reference = make_adapter(
         checkpoint.config,
         checkpoint.weights,
@@ -65,16 +76,27 @@ def load_policy(folder: Path | str, *, config: RuntimeConfig = _DEFAULTS) -> Pol
         temporal_ensemble_coeff=mode.temporal_ensemble_coeff,
     )
     receipt = make_receipt(checkpoint, plan=plan, mode=mode, device=device)
-    return Policy(plan.session, capabilities=capabilities, receipt=receipt)
+    return Policy(
+        plan.session, capabilities=capabilities, receipt=receipt, needed_bytes=needed_bytes
+    )
 
 
 class Policy:
-    """What ``load_policy`` returns. Not thread-safe; usable as a context manager."""
+    """What ``load_policy`` returns. Not thread-safe; usable as a context manager.
+
+    needed_bytes: size of its weights, for messages about memory.
+    """
 
     def __init__(
-        self, session: Session, *, capabilities: Capabilities, receipt: dict[str, Any]
+        self,
+        session: Session,
+        *,
+        capabilities: Capabilities,
+        receipt: dict[str, Any],
+        needed_bytes: int = 0,
     ) -> None:
         self._session: Session | None = session
+        self._needed_bytes = needed_bytes
         self._capabilities = capabilities
         self._receipt = receipt
 
@@ -85,8 +107,13 @@ class Policy:
 
     @property
     def receipt(self) -> dict[str, Any]:
-        """What serves: policy, backend, precision, device, mode, digest, warnings; a copy."""
-        return dict(self._receipt)
+        """What serves: policy, backend, precision, device, mode, digest, warnings; a copy.
+
+        ``regions``, while the policy is open: what the backend made of each part, and how often
+        it ran.
+        """
+        regions = {} if self._session is None else self._session.report()
+        return {**self._receipt, 'regions': regions}
 
     @property
     def last_timing(self) -> Timing:
@@ -115,9 +142,15 @@ class Policy:
         self._open().reset()
 
     def warm_up(self) -> None:
-        """Do now what the first inferences would otherwise be slow for, then allow no more."""
+        """Do now what the first inferences would otherwise be slow for, then allow no more.
+
+        Raises BackendError where the device has too little memory.
+        """
         session = self._open()
-        session.warm_up()
+        with memory_explained(
+            'warming up', device=session.device, needed_bytes=self._needed_bytes
+        ):
+            session.warm_up()
         session.seal()
 
     def close(self) -> None:
@@ -125,6 +158,8 @@ class Policy:
         if self._session is None:
             return
         self._session = None
+        # A session and its regions refer to each other.
+        gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 

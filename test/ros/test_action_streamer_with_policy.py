@@ -27,7 +27,7 @@ class Streamer:
         )
         self.status = peer.subscribe(StreamerStatus, '/action_streamer/status', qos.STATUS)
         self.progress = peer.subscribe(StreamerProgress, '/action_streamer/progress', qos.PROGRESS)
-        parameters = {'robot': str(TINY_ROBOT), 'autostart': True, 'control.hold_s': 20.0}
+        parameters = {'robot': str(TINY_ROBOT), 'autostart': True, 'control.hold_s': 120.0}
         path = parameter_file(folder, 'action_streamer', parameters)
         module = ['-m', 'sparkrt_ros.nodes.action_streamer']
         self.process = spawn([sys.executable, *module, '--ros-args', '--params-file', str(path)])
@@ -64,6 +64,6 @@ def test_a_policy_killed_in_mid_motion_is_held_for_and_its_successor_taken(
     last = list(streamer.arm.last.data)
     assert list(streamer.arm.wait_for(count=10).data) == last
     start_policy()
-    resumed = streamer.progress.wait_for(lambda m: m.state == 'streaming')
+    resumed = streamer.progress.wait_for(lambda m: m.state == 'streaming', timeout_s=60.0)
     assert resumed.session_id != first.session_id
     streamer.process.wait_for_log('holding: the actions ran out')

@@ -68,3 +68,14 @@ def test_fp32_switches_are_put_back_even_after_an_error() -> None:
         fail()
     assert seen == [(False, False)]
     assert switches() == before
+
+
+@pytest.mark.parametrize('name', ['auto', 'cuda', 'cuda:0'])
+def test_a_process_forked_after_cuda_started_is_told_to_spawn(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """There torch may find no device at all, which must not be taken for a machine without one."""
+    monkeypatch.setattr(torch.cuda, '_is_in_bad_fork', lambda: True)
+    with pytest.raises(ConfigError, match=r"forked after CUDA had started.*'spawn'"):
+        resolve_device(name)
+    assert str(resolve_device('cpu')) == 'cpu'

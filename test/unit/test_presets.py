@@ -82,7 +82,7 @@ def test_an_empty_file_chooses_nothing(tmp_path: Path) -> None:
         ('- fused\n', 'list'),
         ('fused\n', 'str'),
         ('1: fused\n', 'dict'),
-        ('backend: [\n', 'flow sequence'),
+        ('backend: [\n', 'flow node'),
         ('backnd: fused\n', 'backnd'),
         ('backend: fussed\n', 'fussed'),
         ('num_threads: two\n', 'two'),
@@ -96,7 +96,7 @@ def test_a_wrong_file_is_refused(tmp_path: Path, text: str, found: str) -> None:
 
 
 def test_a_missing_file_is_named() -> None:
-    with pytest.raises(ConfigError, match='nowhere/mine.yaml.*No such file'):
+    with pytest.raises(ConfigError, match=r'nowhere/mine\.yaml.*No such file'):
         RuntimeConfig.from_preset('nowhere/mine.yaml')
 
 

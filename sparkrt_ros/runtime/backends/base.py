@@ -82,6 +82,9 @@ class ExecutionBackend(Protocol):
     def synchronize(self) -> None:
         """Wait until everything submitted so far is done."""
 
+    def report(self) -> dict[str, Any]:
+        """What became of the regions, in plain values; empty when there is nothing to tell."""
+
 
 class BaseBackend(ABC):
     """What all backends share: known input signatures, sealing, waiting.
@@ -133,7 +136,7 @@ class BaseBackend(ABC):
             torch.cuda.synchronize(self._device)
 
     def report(self) -> dict[str, Any]:
-        """What became of the regions, in plain values; empty when there is nothing to tell."""
+        """See ExecutionBackend."""
         return {}
 
     @abstractmethod

@@ -25,6 +25,7 @@ from sparkrt_ros.runtime.backends.base import (
     TensorSignature,
     signature,
 )
+from sparkrt_ros.runtime.backends.turns import CAPTURES
 from sparkrt_ros.runtime.device import fp32_products
 from sparkrt_ros.runtime.errors import BackendError
 
@@ -36,10 +37,14 @@ CAPTURE_ATTEMPTS = 3
 
 @dataclass(kw_only=True)
 class RegionReport:
-    """What became of one region. reason: why it is not captured; empty while it is."""
+    """What became of one region.
+
+    reason: why it is not captured; empty while it is. failed: whether it was tried.
+    """
 
     form: str
     reason: str = ''
+    failed: bool = False
     recordings: int = 0
     replays: int = 0
     eager_calls: int = 0
@@ -64,6 +69,7 @@ class CudaGraphBackend(BaseBackend):
                 expected='a CUDA device',
                 remedy="choose backend 'fused' or 'eager'",
             )
+        CAPTURES.install()
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.reports: dict[str, RegionReport] = {}
 
@@ -141,6 +147,7 @@ class _Captured:
             self._report.recordings += 1
             return recording
         self._report.form, self._report.reason = 'eager', f'capture failed: {problem}'
+        self._report.failed = True
         _log.warning('region %s runs eagerly: %s', self._region.name, self._report.reason)
         return None
 
@@ -161,7 +168,7 @@ class _Recording:
             self._results = self._warm_up()
             self._stream.synchronize()
             self._graph = torch.cuda.CUDAGraph()
-            with _no_collection(), self._capturing():
+            with CAPTURES.alone(), _no_collection(), self._capturing():
                 outputs = self._compute()
                 if region.on_host:
                     for result, output in zip(self._results, outputs, strict=True):

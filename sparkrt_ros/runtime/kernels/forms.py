@@ -83,6 +83,9 @@ class Forms(Protocol):
     def add_norm(self, x: Tensor, y: Tensor, norm: nn.LayerNorm) -> Tensor:
         """``norm(x + y)`` over the last dimension."""
 
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """``softmax(q k^T / sqrt(d)) v`` per head: (N, Q, d), (N, K, d) twice -> (N, Q, d)."""
+
 
 class PlainForms:
     """Separate PyTorch operators; right on every device, and what the others are checked by."""
@@ -115,6 +118,11 @@ class PlainForms:
     def add_norm(self, x: Tensor, y: Tensor, norm: nn.LayerNorm) -> Tensor:
         """See Forms."""
         return F.layer_norm(x + y, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """See Forms."""
+        mixed = F.scaled_dot_product_attention(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0))
+        return mixed.squeeze(0)
 
 
 class PlainConv:

@@ -9,14 +9,29 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sparkrt_ros.runtime.kernels.forms import ConvForm, ConvWeights, LinearForm, PlainForms
+from sparkrt_ros.runtime.malloc import keep_freed_memory
 
 _ops: Any = torch.ops.mkldnn
 
 
 class OneDnnForms(PlainForms):
-    """Packs every weight into the layout that the processor's instructions want."""
+    """Packs every weight into the layout that the processor's instructions want.
+
+    Making one also has the process keep its freed memory; see ``malloc.keep_freed_memory``.
+    """
 
     name = 'onednn'
+
+    def __init__(self, *, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__(device=device, dtype=dtype)
+        keep_freed_memory()
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """See Forms. In narrow types products in oneDNN beat the kernel that PyTorch fuses."""
+        if self.dtype == torch.float32:
+            return super().attend(q, k, v)
+        weights = torch.bmm(q * q.shape[-1] ** -0.5, k.transpose(1, 2)).softmax(dim=-1)
+        return torch.bmm(weights, v)
 
     def conv(self, weights: ConvWeights) -> ConvForm:
         """See Forms."""
