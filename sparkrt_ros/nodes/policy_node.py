@@ -25,6 +25,7 @@ from sparkrt.msg import PolicyStatus, StreamerProgress
 from sparkrt_ros.convert.contract import RobotContract, load_contract
 from sparkrt_ros.nodes import qos
 from sparkrt_ros.nodes.chunk_gate import ChunkGate
+from sparkrt_ros.nodes.control_loop import SWITCH_INTERVAL_S
 from sparkrt_ros.nodes.diagnostics import Diagnostics, Health
 from sparkrt_ros.nodes.inference_thread import InferenceThread, ThreadEnded, is_sticky
 from sparkrt_ros.nodes.loaded_policy import LoadPolicy, load_from_folder, prepare
@@ -302,6 +303,8 @@ class PolicyNode(ManagedNode):
 
 def main() -> None:
     """Run the policy node; the entry point of the executable ``policy_node``."""
+    # Between receiving pictures and inferring from them, waiting for the interpreter is lost.
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     sys.exit(run_node(PolicyNode))
 
 

@@ -18,8 +18,9 @@ from sparkrt_ros.nodes.pacing import LatencyTracker, Pacer, PacingConfig, Progre
 from sparkrt_ros.runtime.errors import ObservationError
 from sparkrt_ros.runtime.types import ActionChunk
 
-# Every message wakes a worker that lacks an observation; it looks at most this often.
-LOOK_INTERVAL_S = 0.005
+# Every message wakes a worker that lacks an observation; it looks at most this often. Longer
+# would add to the age of every observation, shorter would take the ROS thread's time.
+LOOK_INTERVAL_S = 0.0005
 
 
 @dataclass(frozen=True, kw_only=True)

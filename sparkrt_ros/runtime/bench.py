@@ -154,7 +154,7 @@ def load_arm(folder: Path, form: Form, options: BenchOptions, *, device: torch.d
     before = resident_bytes()
     allocated = 0
     if device.type == 'cuda':
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
         torch.cuda.reset_peak_memory_stats(device)
         allocated = torch.cuda.memory_allocated(device)
     start = time.perf_counter()
