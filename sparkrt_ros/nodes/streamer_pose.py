@@ -139,6 +139,9 @@ class PoseSource:
         except MessageError as error:
             self._log.warning(name, f'message dropped: {error}')
             return False
+        except Exception as error:  # no message may end the process that holds the arm
+            self._log.error(name, f'message dropped: {type(error).__name__}: {error}')
+            return False
         return True
 
     def _now_ns(self) -> int:

@@ -10,8 +10,9 @@ import pytest
 _PROGRAM = """
 import resource, sys
 import numpy as np
-from sparkrt_ros.runtime.malloc import keep_freed_memory
-kept = keep_freed_memory() if sys.argv[1] == 'keep' else None
+from sparkrt_ros.runtime.malloc import keep_freed_memory, return_freed_memory
+kept = keep_freed_memory() if sys.argv[1] != 'leave' else None
+if sys.argv[1] == 'return': return_freed_memory()
 def faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 np.ones(40_000_000, np.uint8)
 before = faults()
@@ -38,6 +39,13 @@ def test_large_blocks_are_not_mapped_anew_each_time() -> None:
     assert kept == 'True'
     _, faults_otherwise = run('leave')
     assert faults * 10 < faults_otherwise
+
+
+@pytest.mark.skipif(not sys.platform.startswith('linux'), reason='only glibc is told')
+def test_freed_memory_can_be_returned_again() -> None:
+    _, faults_when_kept = run('keep')
+    _, faults_when_returned = run('return')
+    assert faults_when_kept * 10 < faults_when_returned
 
 
 def test_other_systems_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
