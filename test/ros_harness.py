@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,6 +35,7 @@ from rclpy.qos import QoSProfile
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 20.0
+SETTLE_ATTEMPTS = 20
 # Up to here no DDS port falls into the range Linux hands out to anybody.
 DOMAINS = range(30, 100)
 
@@ -333,13 +335,34 @@ class Peer:
         if client is None:
             client = self._clients[service] = self.node.create_client(kind, service)
             self._made.append(lambda: self.node.destroy_client(client))
-        if not client.wait_for_service(timeout_s):
+            self._settle(client, service)
+        return self._ask(client, kind.Request() if request is None else request, timeout_s)
+
+    def _settle(self, client: Any, service: str) -> None:
+        """Wait until the server knows both halves of ``client``.
+
+        A server that was discovered a moment ago may not yet have discovered the half that takes
+        responses; a response then goes nowhere. What is made later is discovered later, so once a
+        second client gets an answer, the first would.
+        """
+        if not client.wait_for_service(LIMIT_S):
             raise AssertionError(f'no service {service}')
+        second = self.node.create_client(GetParameters, f'{Path(service).parent}/get_parameters')
+        try:
+            for _ in range(SETTLE_ATTEMPTS):
+                with suppress(AssertionError):
+                    self._ask(second, GetParameters.Request(), LIMIT_S / SETTLE_ATTEMPTS)
+                    return
+            raise AssertionError(f'{service}: its node answers nothing')
+        finally:
+            self.node.destroy_client(second)
+
+    def _ask(self, client: Any, request: Any, timeout_s: float) -> Any:
         done = threading.Event()
-        future = client.call_async(kind.Request() if request is None else request)
+        future = client.call_async(request)
         future.add_done_callback(lambda _: done.set())
         if not done.wait(timeout_s):
-            raise AssertionError(f'no response from {service} in {timeout_s} s')
+            raise AssertionError(f'no response from {client.srv_name} in {timeout_s} s')
         return future.result()
 
     def change_state(self, node: str, transition: str, *, timeout_s: float = 60.0) -> bool:

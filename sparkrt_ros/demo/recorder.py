@@ -24,6 +24,7 @@ from sparkrt_ros.nodes import qos
 from sparkrt_ros.runtime.errors import SparkRTError
 
 FRAME_INTERVAL_NS = 250_000_000
+ATTEMPTS = 3
 
 
 class DemoTimeout(SparkRTError):
@@ -152,14 +153,21 @@ class DemoRecorder(Node):  # type: ignore[misc]
         return '; '.join(parts)
 
     def call(self, service: str, *, timeout_s: float = 10.0) -> None:
-        """Call a Trigger service; raise DemoTimeout if it does not answer with success."""
+        """Call a Trigger service; raise DemoTimeout if it does not answer with success.
+
+        Asked again when no answer comes: a server that was discovered a moment ago may not yet
+        have discovered the other half of the client, and then its answer goes nowhere.
+        """
         client = self.create_client(Trigger, service)
         try:
             answered = threading.Event()
             if client.wait_for_service(timeout_s):
-                future = client.call_async(Trigger.Request())
-                future.add_done_callback(lambda _: answered.set())
-                if answered.wait(timeout_s) and future.result().success:
+                for _ in range(ATTEMPTS):
+                    future = client.call_async(Trigger.Request())
+                    future.add_done_callback(lambda _: answered.set())
+                    if answered.wait(timeout_s / ATTEMPTS):
+                        break
+                if future.done() and future.result().success:
                     return
                 reason = future.result().message if future.done() else 'no answer'
             else:
