@@ -24,11 +24,13 @@ ARGUMENTS = {
     'params_file': (str(SHARE / 'config' / 'policy.yaml'), 'Parameters of both nodes.', None),
     'use_sim_time': ('false', 'Follow /clock instead of the system clock.', ['true', 'false']),
     'autostart': ('true', 'Configure and activate the nodes at once.', ['true', 'false']),
+    'dry_run': ('false', 'Send no command: publish it to ~/preview.', ['true', 'false']),
     'respawn': ('true', 'Start a node again when its process dies.', ['true', 'false']),
     'log_level': ('info', 'Log level.', ['debug', 'info', 'warn', 'error', 'fatal']),
 }
 POLICY_OVERRIDES = ('checkpoint', 'robot', 'backend', 'precision', 'device')
 STREAMER_OVERRIDES = ('robot',)
+PREVIEW_ONLY = {'control.enabled': False}
 
 
 def is_true(text):
@@ -64,7 +66,11 @@ def nodes(context):
         LifecycleNode(
             executable='action_streamer',
             name='action_streamer',
-            parameters=[values['params_file'], overrides(values, STREAMER_OVERRIDES)],
+            parameters=[
+                values['params_file'],
+                overrides(values, STREAMER_OVERRIDES),
+                *([PREVIEW_ONLY] if is_true(values['dry_run']) else []),
+            ],
             **common,
         ),
     ]

@@ -63,6 +63,7 @@ def test_overridden_parameters_are_declared_by_the_nodes():
     tree = tree_of('policy.launch.py')
     policy = set(ast.literal_eval(constant(tree, 'POLICY_OVERRIDES'))) | {'autostart'}
     streamer = set(ast.literal_eval(constant(tree, 'STREAMER_OVERRIDES'))) | {'autostart'}
+    streamer |= set(ast.literal_eval(constant(tree, 'PREVIEW_ONLY')))
     assert policy <= {spec.name for spec in POLICY_PARAMETERS}
     assert streamer <= {spec.name for spec in STREAMER_PARAMETERS}
 
