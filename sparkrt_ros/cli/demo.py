@@ -34,11 +34,11 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from sparkrt_ros.demo.run import DemoOptions, run_demo
-    from sparkrt_ros.demo.share import shared_file
+    from sparkrt_ros.runtime.share import shared_path
 
     console = Console()
     options = DemoOptions(
-        checkpoint=args.checkpoint or shared_file(f'checkpoints/{DEFAULT_POLICY}'),
+        checkpoint=args.checkpoint or shared_path(f'checkpoints/{DEFAULT_POLICY}'),
         episodes=args.episodes,
         seed=args.seed,
         backend=args.backend,

@@ -6,8 +6,6 @@ The rest of the package imports everything about contracts from here.
 from __future__ import annotations
 
 import difflib
-import os
-import sys
 from pathlib import Path
 
 from sparkrt_ros.convert.contract_match import PolicyBinding, check_contract
@@ -26,6 +24,7 @@ from sparkrt_ros.convert.contract_types import (
     StreamTiming,
 )
 from sparkrt_ros.runtime.errors import ContractError
+from sparkrt_ros.runtime.share import find_shared
 
 __all__ = [
     'CAMERA_TYPES',
@@ -85,18 +84,8 @@ def shipped_contracts() -> dict[str, Path]:
 
 
 def robots_folder() -> Path | None:
-    """Find the folder of the shipped contracts; None where they are not installed.
-
-    The one that belongs to this very code comes first: the source tree, then the install prefix
-    above this file; then the prefixes of the ament index (read from the environment, so that no
-    ROS package is imported), then that of Python itself.
-    """
-    parents = Path(__file__).resolve().parents
-    ament = os.environ.get('AMENT_PREFIX_PATH', '').split(os.pathsep)
-    prefixes = [*parents, *(Path(prefix) for prefix in ament if prefix), Path(sys.prefix)]
-    candidates = [parents[2] / 'config/robots']
-    candidates += [prefix / 'share/sparkrt/config/robots' for prefix in prefixes]
-    return next((folder for folder in candidates if folder.is_dir()), None)
+    """Find the folder of the shipped contracts; None where they are not installed."""
+    return find_shared('config/robots')
 
 
 def _shipped_text() -> str:

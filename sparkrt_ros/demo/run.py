@@ -17,7 +17,7 @@ from sparkrt_ros.demo.processes import ProcessGroup
 from sparkrt_ros.demo.record import DemoRecord, Episode, Figures, figures
 from sparkrt_ros.demo.recorder import DemoRecorder
 from sparkrt_ros.demo.report import write_report
-from sparkrt_ros.demo.share import shared_file
+from sparkrt_ros.runtime.share import shared_path
 
 START_LIMIT_S = 60.0
 EPISODE_MARGIN_S = 20.0
@@ -77,7 +77,7 @@ def demo_environment() -> dict[str, str]:
     environ = dict(os.environ)
     environ.setdefault('ROS_DOMAIN_ID', str(1 + os.getpid() % 100))
     environ['ROS_AUTOMATIC_DISCOVERY_RANGE'] = 'LOCALHOST'
-    environ.setdefault('FASTDDS_DEFAULT_PROFILES_FILE', str(shared_file('config/fastdds.xml')))
+    environ.setdefault('FASTDDS_DEFAULT_PROFILES_FILE', str(shared_path('config/fastdds.xml')))
     # The recorder is a participant of this process and reads the same variables.
     os.environ.update(environ)
     return environ

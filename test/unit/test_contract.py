@@ -12,14 +12,14 @@ import pytest
 import yaml
 from contract_samples import GOOD_CONTRACT, write_contract
 
-from sparkrt_ros.convert import contract as contract_module
 from sparkrt_ros.convert.contract import (
     StateEntry,
     load_contract,
     robots_folder,
     shipped_contracts,
 )
-from sparkrt_ros.runtime.errors import ContractError
+from sparkrt_ros.runtime import share
+from sparkrt_ros.runtime.errors import ConfigError, ContractError
 
 
 class TestUnderstood:
@@ -136,10 +136,10 @@ class TestFinding:
     def test_an_installed_copy_is_found_above_the_code(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        code = tmp_path / 'lib/python3.12/site-packages/sparkrt_ros/convert/contract.py'
+        code = tmp_path / 'lib/python3.12/site-packages/sparkrt_ros/runtime/share.py'
         shipped = tmp_path / 'share/sparkrt/config/robots'
         shipped.mkdir(parents=True)
-        monkeypatch.setattr(contract_module, '__file__', str(code))
+        monkeypatch.setattr(share, '__file__', str(code))
         assert robots_folder() == shipped
 
     def test_else_in_the_ament_index(
@@ -147,14 +147,16 @@ class TestFinding:
     ) -> None:
         shipped = tmp_path / 'overlay/share/sparkrt/config/robots'
         shipped.mkdir(parents=True)
-        monkeypatch.setattr(contract_module, '__file__', str(tmp_path / 'a/b/c/contract.py'))
+        monkeypatch.setattr(share, '__file__', str(tmp_path / 'a/b/c/share.py'))
         monkeypatch.setenv('AMENT_PREFIX_PATH', f'{tmp_path}/none:{tmp_path}/overlay')
         assert robots_folder() == shipped
 
     def test_nowhere(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(contract_module, '__file__', str(tmp_path / 'a/b/c/contract.py'))
+        monkeypatch.setattr(share, '__file__', str(tmp_path / 'a/b/c/share.py'))
         monkeypatch.setenv('AMENT_PREFIX_PATH', '')
         monkeypatch.setattr('sys.prefix', str(tmp_path / 'python'))
         assert shipped_contracts() == {}
         with pytest.raises(ContractError, match='none is installed'):
             load_contract('so101')
+        with pytest.raises(ConfigError, match=r'a/policies.*source install/setup.bash'):
+            share.shared_path('policies')
