@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -110,7 +110,7 @@ def make_plan(
         if plan.verdict is not None and not plan.verdict.passed:
             _refuse(refused, form, f'gate failed: {plan.verdict.reason}')
             continue
-        return Plan(**{**vars(plan), 'refused': tuple(refused)})
+        return replace(plan, refused=tuple(refused))
     if config.num_threads == 0:
         choose_threads(trusted.warm_up, device=device)
     return Plan(form=REFERENCE, session=trusted, refused=tuple(refused))

@@ -177,7 +177,8 @@ class _Recording:
                     self._results = outputs
 
     def _capturing(self) -> torch.cuda.graph:
-        # Thread-local: what other threads do with the device neither fails nor breaks this.
+        # Thread-local: allocations and copies of other threads neither fail nor break this. Their
+        # waiting for the whole device would; CAPTURES has that take turns with captures.
         return torch.cuda.graph(
             self._graph, stream=self._stream, capture_error_mode='thread_local'
         )
