@@ -11,7 +11,7 @@ it is the oldest of the newest samples, and the current time where all streams a
 from __future__ import annotations
 
 import threading
-from collections import deque
+from bisect import bisect_right, insort_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,31 +79,37 @@ class StreamCounters:
 
 @dataclass(kw_only=True)
 class _Stream:
+    """Samples in the order of their stamps; of two with one stamp the first to arrive counts."""
+
     spec: StreamSpec
-    samples: deque[Sample] = field(default_factory=deque)
+    samples: list[Sample] = field(default_factory=list)
     received: int = 0
     dropped: int = 0
 
     def newest(self) -> Sample | None:
-        return max(self.samples, key=lambda sample: sample.stamp_ns, default=None)
+        return self.samples[-1] if self.samples else None
 
     def newest_at(self, reference_ns: int) -> Sample | None:
-        due = (sample for sample in self.samples if sample.stamp_ns <= reference_ns)
-        return max(due, key=lambda sample: sample.stamp_ns, default=None)
+        index = bisect_right(self.samples, reference_ns, key=_stamp)
+        return self.samples[index - 1] if index else None
 
-    def append(self, sample: Sample) -> None:
-        self.samples.append(sample)
-        while len(self.samples) > self.spec.depth:
-            self._forget(self.samples.popleft())
+    def add(self, sample: Sample) -> None:
+        insort_left(self.samples, sample, key=_stamp)
+        if len(self.samples) > self.spec.depth:
+            self._forget(self.samples.pop(0))
 
     def keep(self, wanted: Callable[[Sample], bool]) -> None:
         for sample in self.samples:
             if not wanted(sample):
                 self._forget(sample)
-        self.samples = deque(sample for sample in self.samples if wanted(sample))
+        self.samples = [sample for sample in self.samples if wanted(sample)]
 
     def _forget(self, sample: Sample) -> None:
         self.dropped += not sample.used
+
+
+def _stamp(sample: Sample) -> int:
+    return sample.stamp_ns
 
 
 class ObservationBuffer:
@@ -151,7 +157,7 @@ class ObservationBuffer:
             if stamp_ns > now_ns + AHEAD_NS:
                 stream.dropped += 1
                 return False
-            stream.append(Sample(payload=payload, stamp_ns=stamp_ns))
+            stream.add(Sample(payload=payload, stamp_ns=stamp_ns))
             return True
 
     def refuse(self, name: str) -> None:
@@ -219,6 +225,11 @@ class ObservationBuffer:
                 epoch=self._epoch,
             )
 
+    def newest_reference_ns(self, now_ns: int) -> int:
+        """What the reference time of a snapshot would be, if it succeeds; cheap."""
+        with self._lock:
+            return self._reference(now_ns)
+
     def stale(self, now_ns: int) -> tuple[str, ...]:
         """Names of the streams that are missing or too old."""
         with self._lock:
@@ -264,9 +275,9 @@ class ObservationBuffer:
         """The slowest stream is so far behind that ``fast`` has nothing of that time."""
         slow = min(
             (s for s in self._streams.values() if s.spec.align != 'hold'),
-            key=lambda s: max(sample.stamp_ns for sample in s.samples),
+            key=lambda s: s.samples[-1].stamp_ns,
         )
-        ahead_s = (min(sample.stamp_ns for sample in fast.samples) - reference_ns) / 1e9
+        ahead_s = (fast.samples[0].stamp_ns - reference_ns) / 1e9
         return StaleObservation(
             slow.spec.topic,
             found=f'its newest sample {ahead_s:.3f} s older than anything kept of '

@@ -105,7 +105,8 @@ def make_plan(
         try:
             plan = _try(form, reference, trusted, config=config, device=device, build=build)
         except BackendError as error:
-            _refuse(refused, form, str(error))
+            # Of a capture that failed the backend has told already.
+            _refuse(refused, form, str(error), told=isinstance(error, CaptureFailed))
             continue
         if plan.verdict is not None and not plan.verdict.passed:
             _refuse(refused, form, f'gate failed: {plan.verdict.reason}')
@@ -157,13 +158,19 @@ def _check_captured(form: Form, session: Session) -> None:
     """Raise BackendError if the form is named for something that did not come about."""
     for name, region in session.report().items():
         if region.get('failed'):
-            raise BackendError(
+            raise CaptureFailed(
                 f'backend {form.backend}, region {name}',
                 found=region['reason'],
                 expected='a region that can be captured',
             )
 
 
-def _refuse(refused: list[tuple[Form, str]], form: Form, reason: str) -> None:
+class CaptureFailed(BackendError):
+    """A region that was to be captured could not be."""
+
+
+def _refuse(
+    refused: list[tuple[Form, str]], form: Form, reason: str, *, told: bool = False
+) -> None:
     refused.append((form, reason))
-    _log.warning('%s does not serve: %s', form, reason)
+    _log.log(logging.INFO if told else logging.WARNING, '%s does not serve: %s', form, reason)

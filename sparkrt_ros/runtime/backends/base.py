@@ -18,6 +18,8 @@ from sparkrt_ros.runtime.errors import BackendError
 
 Outputs = Tensor | tuple[Tensor, ...]
 RegionFunction = Callable[..., Outputs]
+# What a region becomes for inputs of one kind.
+Specialise = Callable[[], RegionFunction]
 TensorSignature = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]
 
 
@@ -118,7 +120,7 @@ class BaseBackend(ABC):
                 expected='all regions compiled before seal()',
                 remedy='build a new session',
             )
-        return _Guarded(region, run=self._prepare(region), backend=self)
+        return _Guarded(region, specialise=self._prepare(region), backend=self)
 
     def warm_up(self, run: Callable[[], object]) -> None:
         """See ExecutionBackend."""
@@ -140,26 +142,33 @@ class BaseBackend(ABC):
         return {}
 
     @abstractmethod
-    def _prepare(self, region: Region) -> RegionFunction:
-        """Return the callable for a region, without the checks that all backends share."""
+    def _prepare(self, region: Region) -> Specialise:
+        """Return what makes the callable of a region, anew for every kind of inputs."""
 
 
 class _Guarded:
-    """A compiled region that knows the signatures it has served."""
+    """A compiled region with a callable for each kind of inputs it has served."""
 
-    def __init__(self, region: Region, *, run: RegionFunction, backend: BaseBackend) -> None:
+    def __init__(self, region: Region, *, specialise: Specialise, backend: BaseBackend) -> None:
         self._region = region
-        self._run = run
+        self._specialise = specialise
         self._backend = backend
-        self._known: set[tuple[TensorSignature, ...]] = set()
+        self._known: dict[tuple[TensorSignature, ...], RegionFunction] = {}
+        # The same callables by shapes and strides as they come, which is quicker to look up.
+        self._quick: dict[tuple[object, ...], RegionFunction] = {}
 
     def __call__(self, *inputs: Tensor) -> Outputs:
-        found = tuple(signature(tensor) for tensor in inputs)
-        if found not in self._known:
-            self._admit(found)
-        return self._run(*inputs)
+        quick = tuple([(x.shape, x.stride(), x.dtype, x.device) for x in inputs])
+        run = self._quick.get(quick)
+        if run is None:
+            run = self._quick[quick] = self._find(inputs)
+        return run(*inputs)
 
-    def _admit(self, found: tuple[TensorSignature, ...]) -> None:
+    def _find(self, inputs: tuple[Tensor, ...]) -> RegionFunction:
+        found = tuple(signature(tensor) for tensor in inputs)
+        run = self._known.get(found)
+        if run is not None:
+            return run
         if self._backend.sealed:
             known = '; '.join(_describe(item) for item in self._known) or 'none'
             raise BackendError(
@@ -168,7 +177,8 @@ class _Guarded:
                 expected=f'inputs seen before sealing: {known}',
                 remedy='warm up with these inputs before sealing',
             )
-        self._known.add(found)
+        run = self._known[found] = self._specialise()
+        return run
 
 
 def signature(tensor: Tensor) -> TensorSignature:

@@ -21,9 +21,7 @@ from sparkrt_ros.runtime.backends.base import (
     BaseBackend,
     Outputs,
     Region,
-    RegionFunction,
-    TensorSignature,
-    signature,
+    Specialise,
 )
 from sparkrt_ros.runtime.backends.turns import CAPTURES
 from sparkrt_ros.runtime.device import fp32_products
@@ -73,22 +71,16 @@ class CudaGraphBackend(BaseBackend):
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.reports: dict[str, RegionReport] = {}
 
-    def _prepare(self, region: Region) -> RegionFunction:
+    def _prepare(self, region: Region) -> Specialise:
         return self.prepare(region)
 
-    def prepare(self, region: Region) -> RegionFunction:
-        """Return the captured form of a region, without the checks that all backends share."""
+    def prepare(self, region: Region) -> Specialise:
+        """Return what makes a captured form of a region for one kind of inputs."""
         report = RegionReport(form=self.name)
         self.reports[region.name] = report
-        if region.capturable:
-            return _Captured(region, backend=self, report=report)
-        report.form, report.reason = 'eager', 'the region is not capturable'
-
-        def run(*inputs: Tensor) -> Outputs:
-            report.eager_calls += 1
-            return self.run_eagerly(region, inputs)
-
-        return run
+        if not region.capturable:
+            report.form, report.reason = 'eager', 'the region is not capturable'
+        return lambda: _Captured(region, backend=self, report=report)
 
     def run_eagerly(self, region: Region, inputs: tuple[Tensor, ...]) -> Outputs:
         """Run a region as written, moving its inputs and outputs if they are the host's."""
@@ -110,31 +102,26 @@ class CudaGraphBackend(BaseBackend):
 
 
 class _Captured:
-    """A region with one recording per signature of its inputs."""
+    """A region for one kind of inputs: recorded at the first call, replayed at all."""
 
     def __init__(self, region: Region, *, backend: CudaGraphBackend, report: RegionReport) -> None:
         self._region, self._backend, self._report = region, backend, report
-        self._recordings: dict[tuple[TensorSignature, ...], _Recording] = {}
+        self._recording: _Recording | None = None
 
     def __call__(self, *inputs: Tensor) -> Outputs:
-        if self._report.reason:
-            return self._eager(inputs)
-        key = tuple(signature(value) for value in inputs)
-        recording = self._recordings.get(key)
+        recording = self._recording
         if recording is None:
-            recording = self._record(inputs)
+            recording = self._recording = self._record(inputs)
             if recording is None:
-                return self._eager(inputs)
-            self._recordings[key] = recording
+                self._report.eager_calls += 1
+                return self._backend.run_eagerly(self._region, inputs)
         self._report.replays += 1
         return recording.replay(inputs)
 
-    def _eager(self, inputs: tuple[Tensor, ...]) -> Outputs:
-        self._report.eager_calls += 1
-        return self._backend.run_eagerly(self._region, inputs)
-
     def _record(self, inputs: tuple[Tensor, ...]) -> _Recording | None:
-        """Record, or say once why not and stay eager from then on."""
+        """Record, or say once why not; all of the region stays eager from then on."""
+        if self._report.reason:
+            return None
         problem = ''
         for _ in range(CAPTURE_ATTEMPTS):
             try:
@@ -202,20 +189,24 @@ class _Recording:
         return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
 
     def replay(self, inputs: tuple[Tensor, ...]) -> Outputs:
-        """Bring the inputs in, launch the graph once, and hand its results out."""
-        on_host = self._region.on_host
-        current = torch.cuda.current_stream(self._stream.device)
-        if not on_host:
-            self._stream.wait_stream(current)
+        """Bring the inputs in, launch the graph once, and hand its results out.
+
+        On the caller's stream, like any operator; but work for the host has a stream of its own,
+        so that nobody else's work is waited for.
+        """
+        if self._region.on_host:
+            self._replay_for_host(inputs)
+        else:
+            self._fill(inputs)
+            self._graph.replay()
+        return self._results[0] if len(self._results) == 1 else self._results
+
+    def _replay_for_host(self, inputs: tuple[Tensor, ...]) -> None:
         with torch.cuda.stream(self._stream):
             self._fill(inputs)
             self._graph.replay()
             self._done.record()
-        if on_host:
-            self._done.synchronize()
-        else:
-            current.wait_event(self._done)
-        return self._results[0] if len(self._results) == 1 else self._results
+        self._done.synchronize()
 
     def _fill(self, inputs: tuple[Tensor, ...]) -> None:
         """Bring new values into the memory the graph reads; what it already holds is skipped."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from sparkrt_ros.runtime.backends.base import BaseBackend, Outputs, Region, RegionFunction
+from sparkrt_ros.runtime.backends.base import BaseBackend, Outputs, Region, Specialise
 from sparkrt_ros.runtime.device import fp32_products
 
 
@@ -17,15 +17,15 @@ class EagerBackend(BaseBackend):
 
     name = 'eager'
 
-    def _prepare(self, region: Region) -> RegionFunction:
+    def _prepare(self, region: Region) -> Specialise:
         if self.device.type != 'cuda':
-            return region.fn
+            return lambda: region.fn
 
         def run(*inputs: Tensor) -> Outputs:
             with fp32_products(allow_tf32=self._allow_tf32):
                 return region.fn(*inputs)
 
-        return run
+        return lambda: run
 
 
 class FusedBackend(EagerBackend):

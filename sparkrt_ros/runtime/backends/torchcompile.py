@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from sparkrt_ros.runtime.backends.base import BaseBackend, Region, RegionFunction
+from sparkrt_ros.runtime.backends.base import BaseBackend, Region, Specialise
 from sparkrt_ros.runtime.backends.cudagraph import CudaGraphBackend
 from sparkrt_ros.runtime.errors import BackendError
 
@@ -48,9 +48,9 @@ class TorchCompileBackend(BaseBackend):
             self._capture = CudaGraphBackend(device=device, allow_tf32=allow_tf32)
         self.whole_chunk = self._capture is not None
 
-    def _prepare(self, region: Region) -> RegionFunction:
+    def _prepare(self, region: Region) -> Specialise:
         fast = compiled(region, mode=self._mode)
-        return fast.fn if self._capture is None else self._capture.prepare(fast)
+        return (lambda: fast.fn) if self._capture is None else self._capture.prepare(fast)
 
     def report(self) -> dict[str, Any]:
         """See BaseBackend."""

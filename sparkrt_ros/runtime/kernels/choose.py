@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,23 +20,52 @@ def choose_forms(*, device: torch.device, dtype: torch.dtype) -> tuple[Forms, st
     number tells: a library built without an operator, a GPU without a kernel for the dtype.
     """
     plain = PlainForms(device=device, dtype=dtype)
-    candidate = _candidate(device, dtype)
-    if candidate is None:
-        return plain, f'no better forms are known for {device.type}'
-    reason = _objection(candidate, plain)
-    return (plain, f'{candidate.name}: {reason}') if reason else (candidate, '')
+    reasons = []
+    for name, make in _candidates(device):
+        try:
+            candidate = make(device=device, dtype=dtype)
+        except (ImportError, RuntimeError) as error:
+            reasons.append(f'{name}: {_first_line(error)}')
+            continue
+        reason = _objection(candidate, plain)
+        if not reason:
+            return candidate, '; '.join(reasons)
+        reasons.append(f'{name}: {reason}')
+    return plain, '; '.join(reasons) or f'no better forms are known for {device.type}'
 
 
-def _candidate(device: torch.device, dtype: torch.dtype) -> Forms | None:
+def _candidates(device: torch.device) -> list[tuple[str, Callable[..., Forms]]]:
+    """The best first."""
     if device.type == 'cuda':
-        from sparkrt_ros.runtime.kernels.cudnn import CudnnForms
-
-        return CudnnForms(device=device, dtype=dtype)
+        return [('triton', _triton), ('cudnn', _cudnn)]
     if device.type == 'cpu' and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        from sparkrt_ros.runtime.kernels.onednn import OneDnnForms
+        return [('onednn', _onednn)]
+    return []
 
-        return OneDnnForms(device=device, dtype=dtype)
-    return None
+
+# Imported when tried: each needs what not every machine has.
+
+
+def _triton(**options: Any) -> Forms:
+    from sparkrt_ros.runtime.kernels.triton_forms import TritonForms
+
+    return TritonForms(**options)
+
+
+def _cudnn(**options: Any) -> Forms:
+    from sparkrt_ros.runtime.kernels.cudnn import CudnnForms
+
+    return CudnnForms(**options)
+
+
+def _onednn(**options: Any) -> Forms:
+    from sparkrt_ros.runtime.kernels.onednn import OneDnnForms
+
+    return OneDnnForms(**options)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _objection(candidate: Forms, plain: PlainForms) -> str:
@@ -43,8 +73,8 @@ def _objection(candidate: Forms, plain: PlainForms) -> str:
     for what, run in _TRIALS:
         try:
             found, wanted = run(candidate, plain), run(plain, plain)
-        except (RuntimeError, AttributeError, NotImplementedError, TypeError) as error:
-            return f'{what} fails: {str(error).splitlines()[0]}'
+        except Exception as error:  # a library or a compiler may raise whatever it likes
+            return f'{what} fails: {_first_line(error)}'
         scale = float(wanted.abs().max())
         if not float((found - wanted).abs().max()) <= _TOLERANCE * scale:
             return f'{what} differs from the plain operators'
@@ -81,7 +111,25 @@ def _try_head(forms: Forms, plain: PlainForms) -> Tensor:
     return head(random(9, 64))
 
 
-_TRIALS = (('convolution', _try_convolution), ('linear', _try_linear), ('head', _try_head))
+def _try_pictures(forms: Forms, plain: PlainForms) -> Tensor:
+    random = _random(plain)
+    weights = ConvWeights(
+        weight=random(64, 3, 7, 7).cpu().float() * 0.05,
+        bias=random(64).cpu().float(),
+        stride=(2, 2),
+        padding=(3, 3),
+        dilation=(1, 1),
+    )
+    images = [random(1, 3, 33, 38).float() for _ in range(2)]
+    return forms.pool(forms.conv(weights).relu(forms.pixels(images))).float()
+
+
+_TRIALS = (
+    ('convolution', _try_convolution),
+    ('pictures', _try_pictures),
+    ('linear', _try_linear),
+    ('head', _try_head),
+)
 
 
 def _random(plain: PlainForms) -> Callable[..., Tensor]:

@@ -7,6 +7,7 @@ together with what follows it. Shapes: ``B`` batch, ``C`` channels, ``H, W`` pix
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -80,6 +81,15 @@ class Forms(Protocol):
     def head(self, weight: Tensor, bias: Tensor) -> LinearForm:
         """Prepare the last layer, whose result is float32 whatever the dtype of its input."""
 
+    def pixels(self, images: Sequence[Tensor]) -> Tensor:
+        """Images (1, 3, H, W) of equal size as the first convolution wants them: (n, C, H, W).
+
+        In channels-last memory and the dtype of the forms; C is 3, or more with zeros added.
+        """
+
+    def pool(self, x: Tensor) -> Tensor:
+        """Maximum over 3x3 pixels, stride 2, padding 1; (B, C, H, W) in channels-last memory."""
+
     def add_norm(self, x: Tensor, y: Tensor, norm: nn.LayerNorm) -> Tensor:
         """``norm(x + y)`` over the last dimension."""
 
@@ -114,6 +124,15 @@ class PlainForms:
     def cast(self, value: Tensor | None) -> Tensor | None:
         """A parameter on the device, in the dtype of these forms; None stays None."""
         return None if value is None else value.to(self.device, self.dtype)
+
+    def pixels(self, images: Sequence[Tensor]) -> Tensor:
+        """See Forms. Cast first: fewer bytes to move, and the memory order is then certain."""
+        cast = [image.to(self.dtype, memory_format=torch.channels_last) for image in images]
+        return cast[0] if len(cast) == 1 else torch.cat(cast)
+
+    def pool(self, x: Tensor) -> Tensor:
+        """See Forms."""
+        return F.max_pool2d(x, 3, stride=2, padding=1)
 
     def add_norm(self, x: Tensor, y: Tensor, norm: nn.LayerNorm) -> Tensor:
         """See Forms."""

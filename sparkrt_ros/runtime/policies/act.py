@@ -38,18 +38,18 @@ _SINE_EPS = 1e-6
 
 
 def sine_positions_2d(height: int, width: int, dim: int) -> Tensor:
-    """Sine position embedding of a feature map: (height * width, 1, dim) float32, row-major.
+    """Sine position embedding of a feature map: (height * width, 1, dim) float32 on the CPU.
 
-    The first half of ``dim`` encodes the row, the second the column. A position runs from 1, is
-    scaled so that the last is 2 pi, is divided by ``10000 ** (2 * (i // 2) / (dim / 2))``, and
-    contributes sine at even ``i`` and cosine at odd ``i``.
+    Row-major. The first half of ``dim`` encodes the row, the second the column. A position runs
+    from 1, is scaled so that the last is 2 pi, is divided by ``10000 ** (2 * (i // 2) / (dim /
+    2))``, and contributes sine at even ``i`` and cosine at odd ``i``.
     """
     half = dim // 2
-    exponent = 2 * (torch.arange(half, dtype=torch.float32) // 2) / half
+    exponent = 2 * (torch.arange(half, dtype=torch.float32, device='cpu') // 2) / half
     frequency = _SINE_TEMPERATURE**exponent
 
     def axis(size: int) -> Tensor:
-        position = torch.arange(1, size + 1, dtype=torch.float32)
+        position = torch.arange(1, size + 1, dtype=torch.float32, device='cpu')
         position = position / (position[-1:] + _SINE_EPS) * (2 * math.pi)
         phase = position.unsqueeze(-1) / frequency
         return torch.stack((phase[:, 0::2].sin(), phase[:, 1::2].cos()), dim=-1).flatten(1)
@@ -253,7 +253,9 @@ class ActModel(nn.Module):
         """Hold the positions of a (height, width) feature map, so that forward need not."""
         name = f'positions_{height}x{width}'
         table = sine_positions_2d(height, width, self.config.dim_model)
-        table = table.to(self.action_head.weight)
+        weight = self.action_head.weight
+        # A network that is still without memory gets its weights later; the table is no weight.
+        table = table.to(weight.dtype) if weight.is_meta else table.to(weight)
         self.register_buffer(name, table, persistent=False)
 
     def forward(

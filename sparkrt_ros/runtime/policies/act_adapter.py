@@ -56,7 +56,9 @@ class ActAdapter:
             if feature is not None
         )
         self._input_keys = self._vector_keys + self._capabilities.camera_keys
-        model = ActModel(config)
+        # Without memory: random initial values would take longer than loading the real ones.
+        with torch.device('meta'):
+            model = ActModel(config)
         load_weights(model, weights, ignored_prefixes=TRAINING_ONLY_PREFIXES, where=weights_file)
         self._model: ActModel | None = model.eval().requires_grad_(requires_grad=False).to(device)
         self._network: Callable[..., Tensor] = self._model

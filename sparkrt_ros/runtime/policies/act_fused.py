@@ -87,11 +87,9 @@ class FusedAct:
         """Tokens (h * w, D) of every camera, in the cameras' order."""
         if not images:
             return []
-        pixels = [image.to(self._dtype, memory_format=torch.channels_last) for image in images]
         if len({tuple(image.shape) for image in images}) == 1:
-            # After the cast: fewer bytes to move, and the memory order is then certain.
-            return [self._tokens(pixels[0] if len(pixels) == 1 else torch.cat(pixels))]
-        return [self._tokens(image) for image in pixels]
+            return [self._tokens(self._forms.pixels(images))]
+        return [self._tokens(self._forms.pixels([image])) for image in images]
 
     def _tokens(self, pixels: Tensor) -> Tensor:
         features = self._backbone(pixels)

@@ -16,16 +16,16 @@ from sparkrt_ros.runtime.policies.resnet import (
 
 
 class FusedResNet:
-    """Images (B, 3, H, W) to features (B, C, h, w), both in channels-last memory."""
+    """Images as ``Forms.pixels`` gives them to features (B, C, h, w) in channels-last memory."""
 
     def __init__(self, resnet: ResNet, *, forms: Forms) -> None:
         self._stem = forms.conv(ConvWeights.fold(resnet.conv1, resnet.bn1))
-        self._pool = resnet.maxpool
+        self._pool = forms.pool
         stages = (resnet.layer1, resnet.layer2, resnet.layer3, resnet.layer4)
         self._blocks = [_FusedBlock(block, forms) for stage in stages for block in stage]
 
     def __call__(self, images: Tensor) -> Tensor:
-        x: Tensor = self._pool(self._stem.relu(images))
+        x = self._pool(self._stem.relu(images))
         for block in self._blocks:
             x = block(x)
         return x

@@ -18,29 +18,33 @@ def load_weights(
     ignored_prefixes: tuple[str, ...] = (),
     where: str = 'model.safetensors',
 ) -> None:
-    """Copy ``weights`` into ``module``; every key must find its counterpart.
+    """Put ``weights`` into ``module``; every key must find its counterpart.
 
-    Floating-point weights of any width are taken; the module keeps its own dtype. A prefix that
-    ends in a dot matches a whole module, any other prefix a single name.
+    Floating-point weights of any width are taken; the module keeps its own dtype. A module on the
+    meta device, which has no memory, takes the tensors themselves. A prefix that ends in a dot
+    matches a whole module, any other prefix a single name.
     Raises CheckpointError, naming the keys, when a weight is missing, unexpected, of another
     shape, or not floating-point; the module is then unchanged.
     """
-    used = {key: value for key, value in weights.items() if not _ignored(key, ignored_prefixes)}
+    used = {key: value for key, value in weights.items() if not is_ignored(key, ignored_prefixes)}
     own = module.state_dict()
-    _refuse_keys(where, 'missing', own.keys() - used.keys(), total=len(own))
-    _refuse_keys(where, 'unexpected', used.keys() - own.keys(), total=len(own))
+    refuse_keys(where, 'missing', own.keys() - used.keys(), total=len(own))
+    refuse_keys(where, 'unexpected', used.keys() - own.keys(), total=len(own))
     for key, value in used.items():
-        _check_value(f'{where}, {key}', value, shape=own[key].shape)
-    module.load_state_dict(used)
+        check_value(f'{where}, {key}', value, shape=own[key].shape)
+    empty = any(value.is_meta for value in own.values())
+    if empty:
+        used = {key: value.to(own[key].dtype) for key, value in used.items()}
+    module.load_state_dict(used, assign=empty)
 
 
-def _ignored(key: str, prefixes: tuple[str, ...]) -> bool:
+def is_ignored(key: str, prefixes: tuple[str, ...]) -> bool:
     return any(
         key.startswith(prefix) if prefix.endswith('.') else key == prefix for prefix in prefixes
     )
 
 
-def _refuse_keys(where: str, what: str, keys: Iterable[str], *, total: int) -> None:
+def refuse_keys(where: str, what: str, keys: Iterable[str], *, total: int) -> None:
     names = sorted(keys)
     if not names:
         return
@@ -53,7 +57,7 @@ def _refuse_keys(where: str, what: str, keys: Iterable[str], *, total: int) -> N
     )
 
 
-def _check_value(where: str, value: Tensor, *, shape: Size) -> None:
+def check_value(where: str, value: Tensor, *, shape: Size) -> None:
     if value.shape != shape:
         raise CheckpointError(
             where,
