@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -134,3 +136,14 @@ def test_renamed_observations_are_given_by_policy_key(make_act_folder: ActFolder
     folder = make_act_folder('renamed', config=tiny_config(), rename_map=swapped_twice)
     renamed = load_policy(folder, config=CPU)
     np.testing.assert_array_equal(renamed.predict_chunk(observe()), plain.predict_chunk(observe()))
+
+
+def test_loading_does_not_import_the_compiler(act_folder: Path) -> None:
+    """Some operators on the meta device would: seconds at every start."""
+    code = (
+        'import sys; from sparkrt_ros.runtime.policy import load_policy;'
+        'from sparkrt_ros.runtime.config import RuntimeConfig;'
+        f'load_policy({str(act_folder)!r}, config=RuntimeConfig(device="cpu")).warm_up();'
+        'sys.exit(int("torch._dynamo" in sys.modules))'
+    )
+    assert subprocess.run([sys.executable, '-c', code], check=False).returncode == 0

@@ -24,7 +24,7 @@ from sparkrt_ros.runtime.kernels.forms import Forms, PlainForms
 from sparkrt_ros.runtime.policies.act import TRAINING_ONLY_PREFIXES, ActModel
 from sparkrt_ros.runtime.policies.act_fused import FusedAct
 from sparkrt_ros.runtime.policies.adapter import PolicyContext
-from sparkrt_ros.runtime.policies.weights import load_weights
+from sparkrt_ros.runtime.policies.weights import load_weights, without_memory
 from sparkrt_ros.runtime.precision.tiers import Tier
 from sparkrt_ros.runtime.types import Capabilities
 
@@ -56,8 +56,7 @@ class ActAdapter:
             if feature is not None
         )
         self._input_keys = self._vector_keys + self._capabilities.camera_keys
-        # Without memory: random initial values would take longer than loading the real ones.
-        with torch.device('meta'):
+        with without_memory():
             model = ActModel(config)
         load_weights(model, weights, ignored_prefixes=TRAINING_ONLY_PREFIXES, where=weights_file)
         self._model: ActModel | None = model.eval().requires_grad_(requires_grad=False).to(device)

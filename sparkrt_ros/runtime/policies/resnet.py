@@ -45,7 +45,9 @@ class FrozenBatchNorm2d(nn.Module):
         self.refresh()
 
     def refresh(self) -> None:
-        """Recompute scale and shift from the four statistics."""
+        """Recompute scale and shift from the four statistics, once these have memory."""
+        if self.weight.is_meta:
+            return
         with torch.no_grad():
             scale = self.weight * (self.running_var + self.eps).rsqrt()
             shift = self.bias - self.running_mean * scale

@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
+import torch
 from torch import Size, Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from sparkrt_ros.runtime.errors import CheckpointError
 
 _SHOWN = 5
+_FILLS = ('normal_', 'uniform_', 'kaiming_uniform_', 'xavier_uniform_')
+
+
+@contextmanager
+def without_memory() -> Iterator[None]:
+    """Networks built in here have no memory yet, until ``load_weights`` gives them their own.
+
+    Random initial values would take longer than loading the real ones.
+    """
+    with torch.device('meta'), _Unfilled():
+        yield
+
+
+class _Unfilled(TorchFunctionMode):
+    """Leaves out initial values: on the meta device they are nothing, but one of the functions
+    would import the whole of torch's compiler.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.__name__ in _FILLS:
+            return args[0] if args else kwargs['tensor']
+        return func(*args, **(kwargs or {}))
 
 
 def load_weights(
