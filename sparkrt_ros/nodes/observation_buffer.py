@@ -4,8 +4,10 @@ All times are int nanoseconds of the node's clock and are arguments: the buffer 
 thread puts samples, another takes snapshots.
 
 A snapshot has one reference time: the newest time that every ``asof`` stream has reached, so that
-a fast stream is read as it was when the slowest picture was taken. Where no stream is ``asof``
-it is the oldest of the newest samples, and the current time where all streams are ``hold``.
+a fast stream is read as it was when the slowest picture was taken. A fast stream that is not
+``awaited`` has reached it already with the last sample before it, unless by its own rhythm one is
+missing. Where no stream is ``asof`` it is the oldest of the newest samples, and the current time
+where all streams are ``hold``.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import threading
 from bisect import bisect_right, insort_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from sparkrt_ros.runtime.errors import ObservationError, StaleObservation
@@ -24,6 +27,8 @@ JUMP_NS = 100_000_000
 # A message may be dated a little ahead of the node's clock: hosts are synchronised to
 # milliseconds, and /clock arrives in steps.
 AHEAD_NS = 500_000_000
+# Over so many samples the rhythm of a stream is looked at.
+_RHYTHM_SAMPLES = 9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +36,8 @@ class StreamSpec:
     """How samples of one stream are chosen; see ``StreamTiming`` of the robot contract.
 
     topic: for messages to the user. depth: samples kept; at least as many as arrive while the
-    slowest ``asof`` stream is on its way.
+    slowest ``asof`` stream is on its way. awaited: see the module; False for joint states, where
+    waiting for the first sample after a picture would cost more than it could correct.
     """
 
     name: str
@@ -39,6 +45,7 @@ class StreamSpec:
     max_age_s: float
     align: str = 'asof'
     depth: int = 16
+    awaited: bool = True
 
 
 @dataclass(kw_only=True, eq=False)
@@ -92,6 +99,12 @@ class _Stream:
     def newest_at(self, reference_ns: int) -> Sample | None:
         index = bisect_right(self.samples, reference_ns, key=_stamp)
         return self.samples[index - 1] if index else None
+
+    def reaches_ns(self) -> int:
+        """Up to which time, by the longest of its last gaps, no sample of it is missing."""
+        stamps = [sample.stamp_ns for sample in self.samples[-_RHYTHM_SAMPLES:]]
+        gaps = [after - before for before, after in pairwise(stamps)]
+        return stamps[-1] + max(gaps, default=0)
 
     def add(self, sample: Sample) -> None:
         insort_left(self.samples, sample, key=_stamp)
@@ -251,10 +264,12 @@ class ObservationBuffer:
 
     def _reference(self, now_ns: int) -> int:
         for align in ('asof', 'latest'):
-            newest = [s.newest() for s in self._streams.values() if s.spec.align == align]
-            stamps = [sample.stamp_ns for sample in newest if sample is not None]
-            if stamps:
-                return min(stamps)
+            streams = [s for s in self._streams.values() if s.spec.align == align and s.samples]
+            awaited = [s for s in streams if s.spec.awaited] or streams
+            if awaited:
+                reference_ns = min(s.samples[-1].stamp_ns for s in awaited)
+                late = [s.samples[-1].stamp_ns for s in streams if s.reaches_ns() < reference_ns]
+                return min([reference_ns, *late])
         return now_ns
 
     def _choose(self, stream: _Stream, reference_ns: int) -> Sample:

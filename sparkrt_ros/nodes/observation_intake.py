@@ -162,6 +162,7 @@ def _state_stream(contract: RobotContract) -> StreamSpec:
         max_age_s=max((timing.max_age_s for timing in moving), default=float('inf')),
         align='hold' if not moving else 'asof' if 'asof' in _aligns(moving) else 'latest',
         depth=STATE_DEPTH,
+        awaited=False,
     )
 
 

@@ -49,6 +49,32 @@ def test_every_stream_is_read_as_it_was_when_the_slowest_picture_was_taken():
     assert snapshot.skew_s == pytest.approx(0.005)
 
 
+def with_rhythm(*, last):
+    """A picture at 1.0 s; joint states every 10 ms up to ``last``."""
+    buffer = make(camera(), joints(awaited=False), max_skew_s=0.5)
+    for number in range(8, -1, -1):
+        put(buffer, 'joints', last - 0.01 * number)
+    put(buffer, 'front', 1.0)
+    return buffer.snapshot(ns(1.01))
+
+
+def test_a_fast_stream_is_not_awaited_while_its_rhythm_says_that_nothing_is_missing():
+    snapshot = with_rhythm(last=0.991)
+    assert snapshot.reference_ns == ns(1.0)
+    assert snapshot.samples['joints'].stamp_ns == ns(0.991)
+
+
+def test_a_fast_stream_that_lags_by_more_than_its_rhythm_holds_the_reference_back():
+    buffer = make(camera(), joints(awaited=False), max_skew_s=0.5)
+    put(buffer, 'front', 0.9)
+    for number in range(8, -1, -1):
+        put(buffer, 'joints', 0.95 - 0.01 * number)
+    put(buffer, 'front', 1.0)
+    snapshot = buffer.snapshot(ns(1.01))
+    assert snapshot.reference_ns == ns(0.95)
+    assert snapshot.samples['front'].stamp_ns == ns(0.9)
+
+
 def test_latest_takes_the_newest_sample_even_after_the_reference():
     buffer = make(camera(), joints(align='latest'))
     put(buffer, 'front', 0.0)
