@@ -65,7 +65,7 @@ def benchmarks(out: Path, *, small: bool) -> list[Step]:
             report='replays.json',
         ),
         Step(name='node', command=tuple(latency), limit_s=75, report='node.json'),
-        Step(name='versus', command=tuple(versus), limit_s=120, report='versus.json'),
+        Step(name='versus', command=tuple(versus), limit_s=300, report='versus.json'),
         Step(
             name='forms',
             command=(*bench, '--backend', *forms, '--precision', 'fp32', '--repeat', few),

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -124,6 +125,21 @@ def test_whole_policies_start_beside_a_thread_that_disturbs(
                 assert difference <= TOLERANCE * max(1.0, float(np.abs(chunk).max()))
     disturber.stop()
     assert disturber.errors == []
+
+
+@pytest.mark.slow
+def test_a_policy_compiled_by_one_thread_serves_another(act_folder: Path) -> None:
+    eager = load_policy(act_folder, config=RuntimeConfig(device='cuda', backend='eager'))
+    policy = load_policy(act_folder, config=RuntimeConfig(device='cuda', backend='torchcompile'))
+    policy.warm_up()
+    assert policy.receipt['backend'] == 'torchcompile'
+    seen = probe_observations(policy.capabilities, count=3, seed=9)
+    with ThreadPoolExecutor(max_workers=1) as worker:
+        chunks = [worker.submit(policy.predict_chunk, item).result(LIMIT_S) for item in seen]
+    for observation, chunk in zip(seen, chunks, strict=True):
+        wanted = eager.predict_chunk(observation)
+        difference = np.abs(chunk - wanted).max()
+        assert difference <= TOLERANCE * max(1.0, float(np.abs(wanted).max()))
 
 
 def test_a_worker_records_and_replays_while_the_main_thread_works() -> None:
