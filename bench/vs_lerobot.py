@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if importlib.util.find_spec('sparkrt_ros') is None:
     sys.path.insert(0, str(ROOT))
 
+from sparkrt_ros.runtime.backends.backend_config import BackendConfig  # noqa: E402
 from sparkrt_ros.runtime.backends.registry import make_backend  # noqa: E402
 from sparkrt_ros.runtime.bench import Spread  # noqa: E402
 from sparkrt_ros.runtime.bench_machine import machine_facts  # noqa: E402
@@ -125,7 +126,8 @@ def _our_model(form: Form, folder: Path, device: torch.device) -> Callable[[Batc
     tier = TIERS[form.precision]
     if not form.is_reference:
         adapter = adapter.fused(tier, plain_operators=form.backend in ('eager', 'torchcompile'))
-    backend = make_backend(form.backend, device=device, allow_tf32=tier.allow_tf32)
+    chosen = BackendConfig(kind=form.backend, allow_tf32=tier.allow_tf32)
+    backend = make_backend(chosen, device=device)
     context = make_context(adapter.regions(), backend=backend)
 
     def model(batch: Batch) -> torch.Tensor:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from sparkrt_ros.runtime.backends.backend_config import BackendConfig
 from sparkrt_ros.runtime.backends.base import ExecutionBackend
 from sparkrt_ros.runtime.backends.registry import make_backend
 from sparkrt_ros.runtime.config import RuntimeConfig
@@ -98,7 +99,7 @@ def make_plan(
     build: makes a session from a form, its adapter and its backend.
     """
     refused: list[tuple[Form, str]] = []
-    trusted = build(REFERENCE, reference, make_backend('eager', device=device))
+    trusted = build(REFERENCE, reference, make_backend(BackendConfig(), device=device))
     for form in candidates(config, device=device):
         if form.is_reference:
             break
@@ -128,11 +129,11 @@ def _try(
 ) -> Plan:
     """Build a form, warm it up and compare it with the reference. Raises BackendError."""
     tier = TIERS[form.precision]
-    options: dict[str, Any] = {'allow_tf32': tier.allow_tf32}
-    if form.backend == 'torchcompile':
-        options['mode'] = config.compile_mode
+    chosen = BackendConfig(
+        kind=form.backend, compile_mode=config.compile_mode, allow_tf32=tier.allow_tf32
+    )
     start = time.perf_counter()
-    backend = make_backend(form.backend, device=device, **options)
+    backend = make_backend(chosen, device=device)
     plain = form.backend in ('eager', 'torchcompile')
     adapter = reference.fused(tier, plain_operators=plain)
     session = build(form, adapter, backend)

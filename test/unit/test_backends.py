@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
 
+from sparkrt_ros.runtime.backends.backend_config import BackendConfig
 from sparkrt_ros.runtime.backends.base import Region, signature
 from sparkrt_ros.runtime.backends.eager import EagerBackend
 from sparkrt_ros.runtime.backends.registry import BACKEND_NAMES, backend_class, make_backend
@@ -101,7 +104,7 @@ def test_an_error_inside_a_region_reaches_the_caller(backend: EagerBackend) -> N
 
 def test_an_unknown_backend_names_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=rf"'warp'; expected one of {', '.join(BACKEND_NAMES)}"):
-        make_backend('warp', device=CPU)
+        make_backend(BackendConfig(kind='warp'), device=CPU)
 
 
 @pytest.mark.parametrize('name', BACKEND_NAMES)
@@ -110,7 +113,7 @@ def test_a_backend_carries_the_name_it_is_registered_under(name: str) -> None:
 
 
 def test_a_backend_is_made_for_its_device() -> None:
-    backend = make_backend('eager', device=CPU)
+    backend = make_backend(BackendConfig(), device=CPU)
     assert isinstance(backend, EagerBackend)
     assert backend.device == CPU
 
@@ -122,3 +125,22 @@ def test_the_names_are_known_without_torch() -> None:
         'from sparkrt_ros.runtime.config import RuntimeConfig; RuntimeConfig()'
     )
     subprocess.run([sys.executable, '-c', code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ('options', 'named'),
+    [
+        ({'compile_mode': 'reduce-overhead'}, 'compile_mode'),
+        ({'warm_up_runs': 0}, 'warm_up_runs'),
+        ({'warm_up_runs': True}, 'warm_up_runs'),
+    ],
+)
+def test_an_impossible_option_is_named(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        BackendConfig(**options)
+
+
+@pytest.mark.parametrize('kind', BACKEND_NAMES)
+def test_every_option_of_a_backend_is_one_its_class_takes(kind: str) -> None:
+    parameters = inspect.signature(backend_class(kind)).parameters
+    assert set(BackendConfig(kind=kind).options()) == set(parameters) - {'device'}

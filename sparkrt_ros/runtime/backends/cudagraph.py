@@ -29,7 +29,6 @@ from sparkrt_ros.runtime.errors import BackendError
 
 _log = logging.getLogger(__name__)
 
-WARM_UP_RUNS = 3
 CAPTURE_ATTEMPTS = 3
 
 
@@ -58,8 +57,11 @@ class CudaGraphBackend(BaseBackend):
     warm_up_rounds = 2
     whole_chunk = True
 
-    def __init__(self, *, device: torch.device, allow_tf32: bool = False) -> None:
+    def __init__(
+        self, *, device: torch.device, allow_tf32: bool = False, warm_up_runs: int = 3
+    ) -> None:
         super().__init__(device=device, allow_tf32=allow_tf32)
+        self.warm_up_runs = warm_up_runs
         if device.type != 'cuda':
             raise BackendError(
                 'backend cudagraph',
@@ -152,7 +154,7 @@ class _Recording:
         self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
         with torch.cuda.stream(self._stream), backend.arithmetic():
             self._fill(inputs)
-            self._results = self._warm_up()
+            self._results = self._warm_up(backend.warm_up_runs)
             self._stream.synchronize()
             self._graph = torch.cuda.CUDAGraph()
             with CAPTURES.alone(), _no_collection(), self._capturing():
@@ -170,12 +172,12 @@ class _Recording:
             self._graph, stream=self._stream, capture_error_mode='thread_local'
         )
 
-    def _warm_up(self) -> tuple[Tensor, ...]:
+    def _warm_up(self, runs: int) -> tuple[Tensor, ...]:
         """Run until nothing is left to initialise; return memory for results on the host.
 
         It is made here because pinned memory may not be allocated during a capture.
         """
-        for _ in range(WARM_UP_RUNS):
+        for _ in range(runs):
             outputs = self._compute()
         if not self._region.on_host:
             return ()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from sparkrt_ros.runtime.backends.backend_config import BackendConfig
 from sparkrt_ros.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,9 +42,9 @@ def backend_class(name: str) -> Callable[..., ExecutionBackend]:
     return found
 
 
-def make_backend(name: str, *, device: torch.device, **options: Any) -> ExecutionBackend:
-    """Make the backend called ``name`` for ``device``; options are the backend's own.
+def make_backend(config: BackendConfig, *, device: torch.device) -> ExecutionBackend:
+    """Make the backend that ``config`` describes, for ``device``.
 
-    Raises ConfigError for an unknown name, BackendError when the backend cannot serve here.
+    Raises ConfigError for an unknown kind, BackendError when the backend cannot serve here.
     """
-    return backend_class(name)(device=device, **options)
+    return backend_class(config.kind)(device=device, **config.options())

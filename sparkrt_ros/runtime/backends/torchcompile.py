@@ -9,27 +9,12 @@ import torch
 
 from sparkrt_ros.runtime.backends.base import BaseBackend, Region, Specialise
 from sparkrt_ros.runtime.backends.cudagraph import CudaGraphBackend
-from sparkrt_ros.runtime.errors import BackendError
-
-MODES = ('default', 'max-autotune-no-cudagraphs')
 
 
 def compiled(region: Region, *, mode: str) -> Region:
     """The region with its function compiled as one graph for fixed shapes."""
     fn = torch.compile(region.fn, mode=mode, fullgraph=True, dynamic=False)
     return replace(region, fn=fn)
-
-
-def check_mode(mode: str) -> str:
-    """Raise BackendError for a mode that cannot be combined with a capture of our own."""
-    if mode not in MODES:
-        raise BackendError(
-            'backend torchcompile',
-            found=f'mode {mode!r}',
-            expected=f'one of {", ".join(MODES)}',
-            remedy='modes with CUDA graphs of their own are replaced by our capture',
-        )
-    return mode
 
 
 class TorchCompileBackend(BaseBackend):
@@ -39,13 +24,20 @@ class TorchCompileBackend(BaseBackend):
     warm_up_rounds = 2
 
     def __init__(
-        self, *, device: torch.device, allow_tf32: bool = False, mode: str = 'default'
+        self,
+        *,
+        device: torch.device,
+        allow_tf32: bool = False,
+        mode: str = 'default',
+        warm_up_runs: int = 3,
     ) -> None:
         super().__init__(device=device, allow_tf32=allow_tf32)
-        self._mode = check_mode(mode)
+        self._mode = mode
         self._capture: CudaGraphBackend | None = None
         if device.type == 'cuda':
-            self._capture = CudaGraphBackend(device=device, allow_tf32=allow_tf32)
+            self._capture = CudaGraphBackend(
+                device=device, allow_tf32=allow_tf32, warm_up_runs=warm_up_runs
+            )
         self.whole_chunk = self._capture is not None
 
     def _prepare(self, region: Region) -> Specialise:
