@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,22 +33,10 @@ class LoadedPolicy:
 
 
 def load_libraries(device_name: str, precision: str) -> None:
-    """Import torch, start the device and its kernels, which takes seconds, before they are needed.
+    """Import torch and start the device before a policy is asked for; see ``start_device``."""
+    from sparkrt_ros.runtime.preload import start_device
 
-    What is wrong with the device is told by whoever loads a policy.
-    """
-    import torch
-
-    from sparkrt_ros.runtime import policy  # noqa: F401
-    from sparkrt_ros.runtime.device import resolve_device
-    from sparkrt_ros.runtime.kernels.choose import choose_forms
-    from sparkrt_ros.runtime.precision.tiers import TIERS
-
-    with suppress(ConfigError, RuntimeError):
-        device = resolve_device(device_name)
-        if device.type == 'cuda':
-            choose_forms(device=device, dtype=getattr(torch, TIERS[precision].dtype))
-            torch.cuda.synchronize(device)
+    start_device(device_name, precision)
 
 
 def load_from_folder(folder: Path, **options: Any) -> Policy:
