@@ -46,6 +46,9 @@ class ActionChunk:
     epoch: rises at every reset, swap and backward jump of time; chunks of an older epoch are void.
     chunk_id: counts the chunks of one policy process, from 1.
     inference_time_s: what computing it took, preprocessing and postprocessing included.
+    sample_stamps_ns: what the observation was made of: camera or joint topic (by its name in the
+        contract) -> when its sample was taken.
+    received_ns: when the last of these samples arrived.
     """
 
     actions: FloatArray
@@ -55,6 +58,8 @@ class ActionChunk:
     epoch: int = 0
     chunk_id: int = 0
     inference_time_s: float = 0.0
+    sample_stamps_ns: Mapping[str, int] = field(default_factory=dict)
+    received_ns: int = 0
 
     @property
     def rows(self) -> int:
@@ -67,6 +72,7 @@ class Capabilities:
 
     image_shapes: policy key -> (C, H, W), in the order the policy consumes cameras.
     state_size, environment_state_size: 0 where the policy takes none.
+    noise_shape: of the random start of one chunk; empty where the policy draws none.
     """
 
     model_type: str
@@ -81,6 +87,7 @@ class Capabilities:
     num_inference_steps: int = 1
     supports_temporal_ensemble: bool = False
     temporal_ensemble_coeff: float | None = None
+    noise_shape: tuple[int, ...] = ()
 
     @property
     def camera_keys(self) -> tuple[str, ...]:
