@@ -85,7 +85,7 @@ def imported_by(path: Path) -> set[str]:
         ('runtime', (*OUTER, 'sparkrt_ros.convert', 'sparkrt_ros.nodes')),
         ('convert', (*OUTER, 'sparkrt_ros.nodes')),
         ('nodes', (*OUTER, 'torch')),
-        ('replay', ('sparkrt_ros.sim', 'sparkrt_ros.demo', 'sparkrt_ros.cli')),
+        ('replay', ('sparkrt_ros.sim', 'sparkrt_ros.cli')),
     ],
 )
 def test_arrows_point_one_way(part, forbidden):
