@@ -8,8 +8,9 @@ pictures; the action streamer; and this one, which receives the commands and kee
 
 A picture's stamp is taken right before the three cameras are published. Reported per inference,
 without the time of the inference itself: the whole way from that stamp to the first command that
-follows from it; the same counted from the moment all three pictures had left the publisher; and
-its two halves, before and behind the policy node's publishing.
+follows from it; the same counted from the moment the last of them arrived in the policy node, and
+from the moment all three had left the publisher; and its two halves, before and behind the policy
+node's publishing.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ class Recorder:
     """What the nodes say: chunks by id, latency by chunk id, the statuses."""
 
     def __init__(self) -> None:
-        self.chunks: dict[int, tuple[int, int, float]] = {}
+        self.chunks: dict[int, tuple[int, int, int, float]] = {}
         self.latencies_s: dict[int, float] = {}
         self.policy: list[PolicyStatus] = []
         self.streamer: StreamerStatus | None = None
@@ -205,7 +206,8 @@ class Recorder:
 
     def _chunk(self, message: ActionChunk) -> None:
         with self._changed:
-            times = (_ns(message.observation_stamp), _ns(message.header.stamp))
+            stamps = (message.observation_stamp, message.received, message.header.stamp)
+            times = tuple(_ns(stamp) for stamp in stamps)
             self.chunks[message.chunk_id] = (*times, message.inference_time)
             self._changed.notify_all()
 
@@ -235,13 +237,14 @@ def summarise(recorder: Recorder, sent: dict[int, int]) -> dict[str, Any]:
     for number, latency_s in recorder.latencies_s.items():
         if number not in recorder.chunks:
             continue
-        seen_ns, published_ns, inference_s = recorder.chunks[number]
+        seen_ns, received_ns, published_ns, inference_s = recorder.chunks[number]
         if seen_ns not in sent:
             continue
         to_chunk_s = (published_ns - seen_ns) / 1e9
         rows.append(
             (
                 latency_s - inference_s,
+                latency_s - inference_s - (received_ns - seen_ns) / 1e9,
                 latency_s - inference_s - (sent[seen_ns] - seen_ns) / 1e9,
                 to_chunk_s - inference_s,
                 latency_s - to_chunk_s,
@@ -252,7 +255,13 @@ def summarise(recorder: Recorder, sent: dict[int, int]) -> dict[str, Any]:
     if not rows:
         raise SystemExit('no inference could be followed from picture to command')
     columns = 1e3 * np.array(rows).T
-    names = ('stamp_to_command', 'sent_to_command', 'before_chunk', 'after_chunk')
+    names = (
+        'stamp_to_command',
+        'received_to_command',
+        'sent_to_command',
+        'before_chunk',
+        'after_chunk',
+    )
     names += ('inference', 'sending')
     times = {
         name: {f'p{p}_ms': float(np.percentile(column, p)) for p in (50, 99)}

@@ -248,6 +248,7 @@ def _node_rows(data: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [('node serves', data['serves'])]
     for name in (
         'stamp_to_command',
+        'received_to_command',
         'sent_to_command',
         'before_chunk',
         'after_chunk',

@@ -53,6 +53,8 @@ def read_contract(path: Path) -> RobotContract:
     )
     _check_rates(keys['control_rate_hz'], contract)
     _check_all_joints_used(keys['joints'], contract)
+    if 'cameras' in keys:
+        _check_stream_names(keys['cameras'], contract)
     return contract
 
 
@@ -62,6 +64,17 @@ def _check_rates(value: YamlValue, contract: RobotContract) -> None:
             found=f'{contract.control_rate_hz:g} Hz, below policy_rate_hz',
             expected=f'at least {contract.policy_rate_hz:g} Hz, so that no action is skipped',
         )
+
+
+def _check_stream_names(value: YamlValue, contract: RobotContract) -> None:
+    """Cameras and joint topics are told of by their names, side by side."""
+    taken = {'state', *(stream.name for stream in contract.state_streams)}
+    for item, camera in zip(value.items(), contract.cameras, strict=True):
+        if camera.name in taken:
+            raise item.fail(
+                found=f'a camera called {camera.name!r}, like a part of the state',
+                expected=f'a name other than {", ".join(sorted(taken))}',
+            )
 
 
 def _check_all_joints_used(value: YamlValue, contract: RobotContract) -> None:

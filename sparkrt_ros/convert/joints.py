@@ -27,17 +27,29 @@ class JointSnapshot:
     """The newest value of every entry.
 
     values: (N,) float64 SI, in the order of ``entries``. stamps_ns: (N,) int64, when each was
-    taken. ages_s: (N,) float64 against the time the snapshot was asked for.
+    taken. ages_s: (N,) float64 against the time the snapshot was asked for. sources: (N,) which
+    of ``streams`` each came from.
     """
 
     entries: tuple[StateEntry, ...]
     values: Float64Array
     stamps_ns: Int64Array
     ages_s: Float64Array
+    streams: tuple[str, ...]
+    sources: npt.NDArray[np.intp]
 
     @property
     def oldest_age_s(self) -> float:
         return float(self.ages_s.max(initial=0.0))
+
+    @property
+    def stream_stamps_ns(self) -> dict[str, int]:
+        """The newest stamp that each stream with a value in here gave."""
+        stamps: dict[str, int] = {}
+        for source, stamp_ns in zip(self.sources.tolist(), self.stamps_ns.tolist(), strict=True):
+            name = self.streams[source]
+            stamps[name] = max(stamps.get(name, stamp_ns), stamp_ns)
+        return stamps
 
     @property
     def skew_s(self) -> float:
@@ -66,6 +78,7 @@ class JointMerger:
         self.rejected = 0
         self.out_of_order = 0
         self._streams = {stream.name: stream for stream in streams}
+        self._stream_names = tuple(self._streams)
         self._layouts: dict[tuple[str, tuple[str, ...]], _Layout] = {}
         self.reset()
 
@@ -94,6 +107,7 @@ class JointMerger:
         """Forget all values; counters stay."""
         self._values = np.zeros(len(self.entries), dtype=np.float64)
         self._stamps = np.full(len(self.entries), _NEVER, dtype=np.int64)
+        self._sources = np.zeros(len(self.entries), dtype=np.intp)
         self._limits_s = np.zeros(len(self.entries), dtype=np.float64)
         self._received_names: dict[str, None] = {}
 
@@ -117,6 +131,7 @@ class JointMerger:
         targets = targets[newer]
         self._values[targets] = values[newer]
         self._stamps[targets] = stamp_ns
+        self._sources[targets] = self._stream_names.index(spec.name)
         self._limits_s[targets] = np.inf if spec.timing.align == 'hold' else spec.max_age_s
         return bool(targets.size)
 
@@ -160,6 +175,8 @@ class JointMerger:
             values=self._values.copy(),
             stamps_ns=self._stamps.copy(),
             ages_s=ages,
+            streams=self._stream_names,
+            sources=self._sources.copy(),
         )
 
     def _stream(self, name: str | None) -> StateStream:

@@ -1,4 +1,4 @@
-"""Child processes of the demo: started with their logs, always ended."""
+"""Child processes: started with their logs, always ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INTERRUPT_GRACE_S = 5.0
 
 
 class ProcessDied(SparkRTError):
-    """A process of the demo ended although nobody asked it to."""
+    """A process ended although nobody asked it to."""
 
 
 class ProcessGroup:
@@ -53,7 +53,7 @@ class ProcessGroup:
                 raise ProcessDied(
                     f'process {name}',
                     found=f'exit code {child.returncode} after:\n' + '\n'.join(tail),
-                    expected='it to run until the end of the demo',
+                    expected='it to run until the end',
                     remedy=f'read {self.log(name)}',
                 )
 

@@ -20,6 +20,7 @@ from std_srvs.srv import Trigger
 from sparkrt.msg import ActionChunk as ActionChunkMessage
 from sparkrt.msg import PolicyStatus, StreamerProgress, StreamerStatus
 from sparkrt_ros.convert.contract import load_contract
+from sparkrt_ros.convert.time import stamp_to_ns
 from sparkrt_ros.nodes import qos
 from sparkrt_ros.nodes.control_loop import settle_process
 from sparkrt_ros.nodes.diagnostics import Diagnostics
@@ -33,6 +34,7 @@ from sparkrt_ros.nodes.streamer_status import (
     status_message,
     unconfigured_status,
 )
+from sparkrt_ros.nodes.streamer_trace import StreamerTrace
 from sparkrt_ros.nodes.throttle import ThrottledLog
 from sparkrt_ros.nodes.transitions import ManagedNode
 from sparkrt_ros.runtime.errors import MessageError
@@ -57,6 +59,9 @@ class ActionStreamer(ManagedNode):
         self._status_timer = self._timer(self.parameters['status.rate_hz'], self.publish_status)
         self._progress_timer: Any = None
         self._news = self.create_guard_condition(self._shielded(self._tell_news))
+        self._trace = StreamerTrace(self, notify=self._news.trigger)
+        self._trace.enabled = self.parameters['trace']
+        self._trace.unmatched = self._unmatched
         self._chunks = self.create_subscription(
             ActionChunkMessage,
             CHUNK_TOPIC,
@@ -89,6 +94,7 @@ class ActionStreamer(ManagedNode):
             contract,
             self.parameters.values,
             self._events,
+            trace=self._trace,
             notify=self._news.trigger,
             on_error=self._control_failed,
         )
@@ -155,15 +161,20 @@ class ActionStreamer(ManagedNode):
 
     def _take_chunk(self, message: ActionChunkMessage) -> None:
         self._report.chunk_arrived()
-        if self._parts is None or self.phase != 'active':
-            return
+        if self._parts is not None and self.phase == 'active':
+            self._offer_chunk(self._parts, message)
+        self._trace.chunk(message.chunk_id, session_id=message.session_id)
+        self._trace.publish()
+
+    def _offer_chunk(self, parts: StreamerParts, message: ActionChunkMessage) -> None:
         try:
             chunk = read_chunk(message)
         except MessageError as error:
-            self._parts.core.malformed += 1
+            parts.core.malformed += 1
             self._log.warning('malformed', f'chunk refused: {error}')
             return
-        self._parts.core.offer(chunk, session_id=message.session_id)
+        published_ns = stamp_to_ns(message.header.stamp) if parts.simulated else 0
+        parts.core.offer(chunk, session_id=message.session_id, published_ns=published_ns)
 
     def _take_policy_status(self, message: PolicyStatus) -> None:
         self._report.policy_reported(message)
@@ -178,6 +189,7 @@ class ActionStreamer(ManagedNode):
     def _parameters_changed(self, values: Mapping[str, Value], changed: frozenset[str]) -> None:
         if 'status.rate_hz' in changed:
             self._status_timer.timer_period_ns = round(1e9 / self.parameters['status.rate_hz'])
+        self._trace.enabled = self.parameters['trace']
         if self._parts is not None:
             self._parts.apply(values)
 
@@ -192,6 +204,13 @@ class ActionStreamer(ManagedNode):
             self.get_logger().error(f'while stopping:\n{"".join(_lines(second))}')
 
     # What leaves
+
+    def _unmatched(self) -> tuple[str, ...]:
+        """Topics of which the other side is missing."""
+        names = [] if self._chunks.get_publisher_count() else [self._chunks.topic_name]
+        if self._parts is not None:
+            names += [*self._parts.pose.unmatched(), *self._parts.outlet.unmatched()]
+        return tuple(names)
 
     def publish_status(self) -> None:
         """Publish ~/status now, and log what happened since the last time."""
@@ -208,10 +227,11 @@ class ActionStreamer(ManagedNode):
         )
 
     def _tell_news(self) -> None:
-        """A chunk was taken or the state changed."""
+        """A chunk was taken or the state changed; while tracing, after every tick."""
         if self._parts is None:
             return
         self._publish_progress()
+        self._trace.publish()
         if self._report.is_news(self._parts.core.snapshot):
             self.publish_status()
 

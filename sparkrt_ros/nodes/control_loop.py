@@ -77,19 +77,9 @@ class RosClockPacer:
     """A node's clock, for simulated time: sleeps while /clock stands still."""
 
     def __init__(self, clock: Any) -> None:
-        from rclpy.clock import JumpThreshold
-        from rclpy.duration import Duration
-
         self._clock = clock
         self._jumped = threading.Event()
-        threshold = JumpThreshold(
-            min_forward=Duration(nanoseconds=1),
-            min_backward=Duration(nanoseconds=-1),
-            on_clock_change=True,
-        )
-        self._handle = clock.create_jump_callback(
-            threshold, post_callback=lambda _: self._jumped.set()
-        )
+        self._handle = wake_with_clock(clock, self._jumped.set)
 
     def now_ns(self) -> int:
         return int(self._clock.now().nanoseconds)
@@ -106,6 +96,19 @@ class RosClockPacer:
 
     def close(self) -> None:
         self._handle.unregister()
+
+
+def wake_with_clock(clock: Any, wake: Callable[[], None]) -> Any:
+    """Call ``wake`` whenever simulated time moves, until ``unregister`` of what is returned."""
+    from rclpy.clock import JumpThreshold
+    from rclpy.duration import Duration
+
+    threshold = JumpThreshold(
+        min_forward=Duration(nanoseconds=1),
+        min_backward=Duration(nanoseconds=-1),
+        on_clock_change=True,
+    )
+    return clock.create_jump_callback(threshold, post_callback=lambda _: wake())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +162,8 @@ class ControlLoop:
         that nothing is sent by a defect. It can be started again.
     on_warning: called with a sentence when the priority is not permitted; the loop runs without.
     priority: of SCHED_FIFO, 1 to 99; 0 leaves scheduling alone.
+    jump_ns: a deadline missed by more than this was jumped over by the clock, as simulated time
+        does when it starts; the loop goes on from there, and no period was missed. None: never.
     Raises ConfigError for an impossible rate or priority.
     """
 
@@ -171,6 +176,7 @@ class ControlLoop:
         on_error: Callable[[Exception], None],
         on_warning: Callable[[str], object],
         priority: int = 0,
+        jump_ns: int | None = None,
     ) -> None:
         if not 0 <= priority <= 99:
             raise ConfigError(
@@ -181,6 +187,7 @@ class ControlLoop:
         self._on_error = on_error
         self._on_warning = on_warning
         self._priority = priority
+        self._jump_ns = jump_ns
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._periods = PeriodRing()
@@ -247,10 +254,10 @@ class ControlLoop:
             if self._stop.is_set():
                 return
             begin_ns = self._pacer.now_ns()
-            if last_ns is not None and begin_ns >= last_ns:
-                self._periods.add(begin_ns - last_ns)
+            if self._clock_jumped(begin_ns, last_ns, deadline_ns):
+                deadline_ns = begin_ns  # go on from where time is
             elif last_ns is not None:
-                deadline_ns = begin_ns  # time went backwards: go on from where it is
+                self._periods.add(begin_ns - last_ns)
             last_ns = begin_ns
             self._tick()
             if period_ns != self._period_ns:
@@ -258,9 +265,17 @@ class ControlLoop:
                 self._periods.clear()
             deadline_ns = self._next_deadline(deadline_ns, period_ns)
 
+    def _clock_jumped(self, begin_ns: int, last_ns: int | None, deadline_ns: int) -> bool:
+        if last_ns is not None and begin_ns < last_ns:
+            return True
+        return self._jump_ns is not None and begin_ns - deadline_ns > self._jump_ns
+
     def _next_deadline(self, deadline_ns: int, period_ns: int) -> int:
         next_ns = deadline_ns + period_ns
-        missed = (self._pacer.now_ns() - next_ns) // period_ns
+        late_ns = self._pacer.now_ns() - next_ns
+        missed = late_ns // period_ns
+        if self._jump_ns is not None and late_ns > self._jump_ns:
+            return next_ns  # the clock jumped; the loop will see
         if missed > 0:
             self.overruns += missed
             next_ns += missed * period_ns

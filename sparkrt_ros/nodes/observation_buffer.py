@@ -50,10 +50,11 @@ class StreamSpec:
 
 @dataclass(kw_only=True, eq=False)
 class Sample:
-    """One message and when it was taken; ``used`` once a snapshot contained it."""
+    """One message, when it was taken and arrived; ``used`` once a snapshot contained it."""
 
     payload: Any
     stamp_ns: int
+    received_ns: int
     used: bool = False
 
 
@@ -70,6 +71,11 @@ class Snapshot:
     ages_s: Mapping[str, float]
     skew_s: float
     epoch: int
+
+    @property
+    def received_ns(self) -> int:
+        """When the last of the samples arrived."""
+        return max(sample.received_ns for sample in self.samples.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +176,7 @@ class ObservationBuffer:
             if stamp_ns > now_ns + AHEAD_NS:
                 stream.dropped += 1
                 return False
-            stream.add(Sample(payload=payload, stamp_ns=stamp_ns))
+            stream.add(Sample(payload=payload, stamp_ns=stamp_ns, received_ns=now_ns))
             return True
 
     def refuse(self, name: str) -> None:

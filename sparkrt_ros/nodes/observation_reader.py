@@ -24,6 +24,11 @@ class Reading:
     observation: Observation
     snapshot: Snapshot
 
+    @property
+    def sample_stamps_ns(self) -> dict[str, int]:
+        """Of each camera and each joint topic, by its name in the contract."""
+        return sample_stamps_ns(self.snapshot)
+
 
 class ObservationReader:
     """Takes a snapshot and decodes its pictures.
@@ -54,6 +59,23 @@ class ObservationReader:
             )
             for name, camera in intake.cameras.items()
         }
+
+    def newest_reference_ns(self, now_ns: int) -> int:
+        """See ObservationBuffer. For any thread."""
+        return self._buffer.newest_reference_ns(now_ns)
+
+    def is_newer(self, snapshot: Snapshot, *, than_ns: int) -> bool:
+        """Whether a snapshot shows what was not read before: a later time, and a new picture.
+
+        Joint states alone are no news: their pictures would be older than when they were read.
+        """
+        if snapshot.reference_ns <= than_ns:
+            return False
+        last = self._last
+        return not self._decoders or any(
+            name not in last or last[name][0] is not snapshot.samples[name]
+            for name in self._decoders
+        )
 
     def look(self, now_ns: int) -> Snapshot:
         """The newest snapshot, its pictures not yet decoded. Raises ObservationError."""
@@ -112,6 +134,14 @@ class ObservationReader:
         return Observation(
             images=images, state=state, task=task or None, stamp_ns=snapshot.reference_ns
         )
+
+
+def sample_stamps_ns(snapshot: Snapshot) -> dict[str, int]:
+    """When the samples of a snapshot were taken: camera or joint topic, by name -> stamp."""
+    stamps: dict[str, int] = {}
+    for name, sample in snapshot.samples.items():
+        stamps |= sample.payload.stream_stamps_ns if name == STATE else {name: sample.stamp_ns}
+    return stamps
 
 
 def _warn_of_decoder(warn: Warn, topic: str, text: str) -> None:

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 # States of StreamerProgress in which nothing is consumed and nothing would be taken.
 _IDLE = ('inactive', 'paused')
 # A chunk is taken within milliseconds; if no progress shows it after this long, it was lost or
 # refused and another one is due.
 ACKNOWLEDGE_S = 0.5
+# A shorter wait is none: what is due at a time is due then, however that time was rounded.
+RESOLUTION_S = 1e-6
 _NO_EPOCH = -1
 
 
@@ -65,7 +67,10 @@ class PacingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """One StreamerProgress message, received at ``at_s`` of this side's clock."""
+    """One StreamerProgress message, received at ``at_s`` of this side's clock.
+
+    tick_ns: of the control tick it describes, on the streamer's clock; 0 where that is unknown.
+    """
 
     at_s: float
     session_id: int
@@ -74,6 +79,7 @@ class Progress:
     played_s: float
     remaining_s: float
     state: str
+    tick_ns: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +104,7 @@ class Pacer:
     session_id: int
     latency: LatencyTracker = field(default_factory=LatencyTracker)
     _progress: Progress | None = None
+    _heard_s: float = -math.inf
     _started_s: float | None = None
     _sent_s: float | None = None
     _sent_id: int = 0
@@ -120,8 +127,16 @@ class Pacer:
         """A chunk was published."""
         self._sent_s, self._sent_id, self._sent_epoch = now_s, chunk_id, epoch
 
+    @property
+    def tick_ns(self) -> int:
+        """The newest control tick known of, 0 before the first."""
+        return 0 if self._progress is None else self._progress.tick_ns
+
     def follow(self, progress: Progress) -> None:
-        """Take in one progress message."""
+        """Take in one progress message; what tells again of the same tick is no newer for that."""
+        before, self._heard_s = self._progress, progress.at_s
+        if before is not None and 0 < progress.tick_ns == before.tick_ns:
+            progress = replace(progress, at_s=before.at_s)
         self._progress = progress
         if progress.session_id == self.session_id and progress.chunk_id != self._taken_id:
             self._taken_id = progress.chunk_id
@@ -130,7 +145,7 @@ class Pacer:
     def due(self, now_s: float) -> Due:
         """How long to wait before the next inference starts."""
         progress = self._progress
-        silent = progress is None or now_s - progress.at_s > self.config.streamer_timeout_s
+        silent = now_s - self._heard_s > self.config.streamer_timeout_s
         if progress is None or silent:
             return self._by_time(now_s)
         if progress.state in _IDLE:
@@ -139,19 +154,18 @@ class Pacer:
             return self._by_time(now_s)
         if self._on_its_way(progress, now_s):
             assert self._sent_s is not None
-            return Due(wait_s=max(0.0, self._sent_s + ACKNOWLEDGE_S - now_s))
+            return _wait(self._sent_s + ACKNOWLEDGE_S - now_s)
         if progress.state != 'streaming' or not self._plays_ours(progress):
             return NOW
-        return Due(wait_s=max(0.0, self._left_s(progress, now_s) - self._lead_s()))
+        return _wait(self._left_s(progress, now_s) - self._lead_s())
 
     def _by_time(self, now_s: float) -> Due:
         if self._started_s is None:
             return NOW
-        return Due(wait_s=max(0.0, self._started_s + self.config.period_s - now_s))
+        return _wait(self._started_s + self.config.period_s - now_s)
 
     def _timeout_in(self, now_s: float) -> float:
-        assert self._progress is not None
-        return self._progress.at_s + self.config.streamer_timeout_s - now_s
+        return self._heard_s + self.config.streamer_timeout_s - now_s
 
     def _on_its_way(self, progress: Progress, now_s: float) -> bool:
         """A chunk was sent that no progress shows yet and that may still be taken."""
@@ -170,3 +184,7 @@ class Pacer:
 
     def _lead_s(self) -> float:
         return (self.latency.percentile(95) or 0.0) + self.config.lead_margin_s
+
+
+def _wait(seconds: float) -> Due:
+    return NOW if seconds < RESOLUTION_S else Due(wait_s=seconds)

@@ -127,3 +127,12 @@ def check_unique(specs: Sequence[ParameterSpec]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f'parameters declared twice: {twice}')
+
+
+# Of both nodes.
+TRACE_PARAMETER = ParameterSpec(
+    name='trace',
+    default=False,
+    description='Publish on ~/trace what enters the node and what it does, for replays of bags.',
+    kind='live',
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from traceback import format_exc
 from typing import Any
 
 from rclpy.event_handler import SubscriptionEventCallbacks, UnsupportedEventTypeError
@@ -17,6 +18,8 @@ from sparkrt_ros.nodes.observation_intake import ObservationIntake
 from sparkrt_ros.nodes.policy_health import lost_text
 from sparkrt_ros.nodes.throttle import ThrottledLog
 
+Arrived = Callable[[str, Any, int, bool], None]
+
 _CAMERA_MESSAGES = {'image': Image, 'compressed_image': CompressedImage}
 _STATE_MESSAGES = {'joint_state': JointState, 'float64_multi_array': Float64MultiArray}
 
@@ -24,7 +27,8 @@ _STATE_MESSAGES = {'joint_state': JointState, 'float64_multi_array': Float64Mult
 class PolicyInputs:
     """Subscribes to every stream of ``intake`` until ``destroy``.
 
-    arrived: called after each message that was stored.
+    arrived: called after each message, with the name of its stream, itself, the time, and whether
+    it was stored. failures: messages that raised what nobody expected; counted as bad ones too.
     """
 
     def __init__(
@@ -33,20 +37,21 @@ class PolicyInputs:
         intake: ObservationIntake,
         events: qos.QosEvents,
         *,
-        arrived: Callable[[], None],
+        arrived: Arrived,
     ) -> None:
         self.lost: dict[str, int] = {}
+        self.failures = 0
         self._log = ThrottledLog(node.get_logger(), period_s=10.0)
         self._node = node
         self._arrived = arrived
         self._subscriptions: list[Subscription[Any]] = []
         for camera in intake.cameras.values():
             kind = _CAMERA_MESSAGES[camera.type]
-            store = partial(self._take, partial(intake.image, camera.name))
+            store = partial(self._take, camera.name, intake.image)
             self._subscribe(kind, camera.topic, store, qos.CAMERA, events)
         for stream in intake.state_streams.values():
             kind = _STATE_MESSAGES[stream.type]
-            store = partial(self._take, partial(intake.joints, stream.name))
+            store = partial(self._take, stream.name, intake.joints)
             self._subscribe(kind, stream.topic, store, qos.STATE, events)
 
     def unmatched(self) -> list[str]:
@@ -58,9 +63,15 @@ class PolicyInputs:
             self._node.destroy_subscription(subscription)
         self._subscriptions.clear()
 
-    def _take(self, store: Callable[..., bool], message: Any) -> None:
-        if store(message, now_ns=self._node.get_clock().now().nanoseconds):
-            self._arrived()
+    def _take(self, name: str, store: Callable[..., bool], message: Any) -> None:
+        now_ns = self._node.get_clock().now().nanoseconds
+        stored = False
+        try:
+            stored = store(name, message, now_ns=now_ns)
+        except Exception:  # a message that surprises must not end the process
+            self.failures += 1
+            self._log.error(('failed', name), f'{name}: message dropped:\n{format_exc().rstrip()}')
+        self._arrived(name, message, now_ns, stored)
 
     def _subscribe(
         self,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import array
 
 import numpy as np
+from builtin_interfaces.msg import Time
 
 from sparkrt.msg import ActionChunk as ActionChunkMessage
 from sparkrt.msg import PolicyStatus, StreamerProgress
-from sparkrt_ros.convert.time import fill_stamp
+from sparkrt_ros.convert.time import fill_stamp, stamp_to_ns
 from sparkrt_ros.nodes.pacing import Progress
 from sparkrt_ros.nodes.policy_health import PolicyFacts
 from sparkrt_ros.runtime.types import ActionChunk
@@ -26,10 +27,20 @@ def chunk_message(chunk: ActionChunk, *, session_id: int, now_ns: int) -> Action
         rows=chunk.rows,
         data=array.array('d', rows.tobytes()),
         inference_time=chunk.inference_time_s,
+        stream_names=list(chunk.sample_stamps_ns),
+        stream_stamps=[time_message(stamp_ns) for stamp_ns in chunk.sample_stamps_ns.values()],
     )
     fill_stamp(message.header.stamp, now_ns)
     fill_stamp(message.observation_stamp, chunk.observation_stamp_ns)
+    fill_stamp(message.received, chunk.received_ns)
     return message
+
+
+def time_message(time_ns: int) -> Time:
+    """``builtin_interfaces/Time`` of nanoseconds."""
+    stamp = Time()
+    fill_stamp(stamp, time_ns)
+    return stamp
 
 
 def read_progress(message: StreamerProgress, *, at_s: float) -> Progress:
@@ -42,6 +53,7 @@ def read_progress(message: StreamerProgress, *, at_s: float) -> Progress:
         played_s=message.played,
         remaining_s=message.remaining,
         state=message.state,
+        tick_ns=stamp_to_ns(message.tick),
     )
 
 

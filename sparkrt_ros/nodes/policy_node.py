@@ -15,20 +15,28 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from rclpy.clock import Clock
 from rclpy.clock_type import ClockType
+from rclpy.exceptions import InvalidHandle
 from std_srvs.srv import Trigger
 
 from sparkrt.msg import ActionChunk as ActionChunkMessage
 from sparkrt.msg import PolicyStatus, StreamerProgress
 from sparkrt_ros.convert.contract import RobotContract, load_contract
+from sparkrt_ros.convert.time import stamp_to_ns
 from sparkrt_ros.nodes import qos
 from sparkrt_ros.nodes.chunk_gate import ChunkGate
-from sparkrt_ros.nodes.control_loop import SWITCH_INTERVAL_S
+from sparkrt_ros.nodes.control_loop import SWITCH_INTERVAL_S, wake_with_clock
 from sparkrt_ros.nodes.diagnostics import Diagnostics, Health
 from sparkrt_ros.nodes.inference_thread import InferenceThread, ThreadEnded, is_sticky
-from sparkrt_ros.nodes.loaded_policy import LoadPolicy, load_from_folder, prepare
+from sparkrt_ros.nodes.loaded_policy import (
+    LoadPolicy,
+    load_from_folder,
+    load_libraries,
+    prepare,
+)
 from sparkrt_ros.nodes.observation_intake import with_zero_stamps
 from sparkrt_ros.nodes.parameter_spec import Value
 from sparkrt_ros.nodes.policy_health import HEALTH_ROWS, PolicyFacts
@@ -40,7 +48,9 @@ from sparkrt_ros.nodes.policy_parameters import (
     pacing_config,
 )
 from sparkrt_ros.nodes.policy_serving import Serving, Situation, gather_facts
+from sparkrt_ros.nodes.policy_trace import PolicyTrace
 from sparkrt_ros.nodes.policy_worker import PolicyWorker, WorkerClocks
+from sparkrt_ros.nodes.rising_clock import RisingClock
 from sparkrt_ros.nodes.shutdown import StopToken, run_node
 from sparkrt_ros.nodes.throttle import ThrottledLog
 from sparkrt_ros.nodes.transitions import ManagedNode
@@ -48,7 +58,11 @@ from sparkrt_ros.runtime.types import ActionChunk
 
 # Exit code after a fault that only a new process can cure.
 FAULT = 3
+# The ROS thread waits this long at most for the inference thread to look at what arrived.
+HAND_OVER_S = 0.002
 NOTHING_LOADED = 'no policy loaded'
+# Simulated time reaches two processes at two moments, but no further apart than this.
+CLOCK_LAG_NS = 1_000_000_000
 
 
 class PolicyNode(ManagedNode):
@@ -68,7 +82,11 @@ class PolicyNode(ManagedNode):
         self._fault = ''
         self._abandoned: Serving | None = None
         self._device_lost = False
+        self._clock_handle: Any = None
+        self._early: StreamerProgress | None = None
         self._thread = InferenceThread(on_failure=self._inference_failed)
+        chosen = (self.parameters['device'], self.parameters['precision'])
+        self._thread.submit(partial(load_libraries, *chosen))
         self._open_interfaces()
         self.parameters.on_change(self._parameters_changed)
 
@@ -85,9 +103,11 @@ class PolicyNode(ManagedNode):
             self.publish_status,
             clock=Clock(clock_type=ClockType.STEADY_TIME),
         )
+        self._trace = PolicyTrace(self, unmatched=self._unmatched)
+        self._trace.enabled = self.parameters['trace']
         rows = [partial(self._health, row) for row in HEALTH_ROWS]
         self._diagnostics = Diagnostics(self, rows, hardware_id=NOTHING_LOADED)
-        self.create_subscription(
+        self._progress = self.create_subscription(
             StreamerProgress, 'action_streamer/progress', self._take_progress, qos.PROGRESS
         )
         for name, act in (('reset', self.reset), ('pause', self.pause), ('resume', self.resume)):
@@ -108,11 +128,17 @@ class PolicyNode(ManagedNode):
         self._worker = worker = self._make_worker(self._serving)
         self._thread.submit(worker.begin_episode)
         self._gate.open()
-        self._thread.repeat(worker.step)
+        self._thread.repeat(partial(self._trace.step, worker))
+        if self.get_parameter('use_sim_time').value:
+            # What waits for a time must be told when simulated time moves.
+            self._clock_handle = wake_with_clock(self.get_clock(), self._clock_moved)
 
     def deactivate(self) -> None:
         self._gate.close()
         self._thread.repeat(None)
+        if self._clock_handle is not None:
+            self._clock_handle.unregister()
+            self._clock_handle = None
         if self._worker is not None:
             self._next_chunk_id = self._worker.next_chunk_id
             self._worker = None
@@ -172,7 +198,7 @@ class PolicyNode(ManagedNode):
             task=self.parameters['task'],
             clocks=WorkerClocks(
                 now_ns=self._now_ns,
-                pacing_s=self._now_s if simulated else time.monotonic,
+                pacing_s=RisingClock(self._now_ns) if simulated else time.monotonic,
             ),
             publish=self._publish_chunk,
             first_chunk_id=self._next_chunk_id,
@@ -216,14 +242,48 @@ class PolicyNode(ManagedNode):
 
     # What arrives
 
-    def _arrived(self) -> None:
-        if self._worker is not None and self._worker.hungry:
+    def _arrived(self, stream: str, message: Any, now_ns: int, stored: bool) -> None:  # noqa: FBT001
+        tracing = self._trace.enabled
+        if tracing:
+            self._trace.message(stream, message, now_ns=now_ns)
+        worker = self._worker
+        if stored and worker is not None and worker.arrived():
+            self._thread.wake()
+            # It needs the interpreter, which this thread would otherwise keep for a while.
+            worker.wait_until_looked(timeout_s=HAND_OVER_S)
+        elif tracing:
             self._thread.wake()
 
+    def _unmatched(self) -> list[str]:
+        """Topics of which the other side is missing: while tracing, chunks have two readers."""
+        names = []
+        with suppress(InvalidHandle):  # the inputs may just be taken down
+            names += [] if self._serving is None else self._serving.inputs.unmatched()
+            names += [self._progress.topic_name] * (self._progress.get_publisher_count() == 0)
+            names += [self._chunks.topic_name] * (self._chunks.get_subscription_count() < 2)
+        return names
+
     def _take_progress(self, message: StreamerProgress) -> None:
-        if self._worker is not None:
-            self._worker.follow(read_progress(message, at_s=self._worker.clocks.pacing_s()))
-            self._thread.wake()
+        worker = self._worker
+        if worker is None:
+            return
+        at_s, pacing_s = worker.clocks.pacing_s(), worker.clocks.pacing_s
+        if isinstance(pacing_s, RisingClock):
+            tick_ns, now_ns = stamp_to_ns(message.tick), self._now_ns()
+            if 0 < tick_ns - now_ns < CLOCK_LAG_NS:
+                self._early = message  # /clock reached the streamer first
+                return
+            if 0 < now_ns - tick_ns < CLOCK_LAG_NS:
+                at_s = pacing_s.at(tick_ns)
+        worker.follow(read_progress(message, at_s=at_s))
+        self._thread.wake()
+
+    def _clock_moved(self) -> None:
+        """Simulated time went on, or jumped."""
+        early, self._early = self._early, None
+        if early is not None:
+            self._take_progress(early)
+        self._thread.wake()
 
     def _time_jumped(self, before_ns: int, after_ns: int) -> None:
         epoch = self._raise_epoch()
@@ -235,6 +295,7 @@ class PolicyNode(ManagedNode):
     def _parameters_changed(self, values: Mapping[str, Value], changed: frozenset[str]) -> None:
         if 'status.rate_hz' in changed:
             self._status_timer.timer_period_ns = round(1e9 / self.parameters['status.rate_hz'])
+        self._trace.enabled = self.parameters['trace']
         serving = self._serving
         if serving is None:
             return
@@ -296,9 +357,6 @@ class PolicyNode(ManagedNode):
 
     def _now_ns(self) -> int:
         return self.get_clock().now().nanoseconds
-
-    def _now_s(self) -> float:
-        return self._now_ns() / 1e9
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sparkrt_ros.nodes.pacing import PacingConfig
-from sparkrt_ros.nodes.parameter_spec import ParameterSpec, Value
+from sparkrt_ros.nodes.parameter_spec import TRACE_PARAMETER, ParameterSpec, Value
 from sparkrt_ros.runtime.config import BACKENDS, MODES, PRECISIONS, RuntimeConfig
 from sparkrt_ros.runtime.cores import spared_cores, usable_cores
 
@@ -148,6 +148,7 @@ POLICY_PARAMETERS: tuple[ParameterSpec, ...] = (
         kind='live',
         bounds=(1.0, 50.0),
     ),
+    TRACE_PARAMETER,
 )
 
 

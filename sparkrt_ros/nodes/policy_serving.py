@@ -12,7 +12,7 @@ from sparkrt_ros.nodes.loaded_policy import LoadedPolicy
 from sparkrt_ros.nodes.observation_intake import ObservationIntake, Warn
 from sparkrt_ros.nodes.observation_reader import ObservationReader
 from sparkrt_ros.nodes.policy_health import PolicyFacts
-from sparkrt_ros.nodes.policy_inputs import PolicyInputs
+from sparkrt_ros.nodes.policy_inputs import Arrived, PolicyInputs
 from sparkrt_ros.nodes.policy_worker import Figures, PolicyWorker
 from sparkrt_ros.nodes.qos import QosEvents
 
@@ -44,7 +44,7 @@ class Serving:
         *,
         max_skew_s: float,
         warn: Warn,
-        arrived: Callable[[], None],
+        arrived: Arrived,
         on_jump: Callable[[int, int], None],
     ) -> Serving:
         """Subscribe to what the policy needs. ``max_skew_s``: 0 for what the contract says."""
@@ -63,6 +63,11 @@ class Serving:
     @property
     def contract(self) -> RobotContract:
         return self.loaded.contract
+
+    @property
+    def bad_messages(self) -> int:
+        """Messages that could not be used."""
+        return self.intake.bad_messages + self.reader.bad_messages + self.inputs.failures
 
     def describe(self) -> list[str]:
         """Lines for the log: what serves, and what is left aside."""
@@ -100,7 +105,7 @@ def gather_facts(
         receipt=serving.loaded.receipt,
         load_s=serving.loaded.load_s,
         streams=serving.intake.buffer.counters(now_ns),
-        bad_messages=serving.intake.bad_messages + serving.reader.bad_messages,
+        bad_messages=serving.bad_messages,
         unmatched=tuple(serving.inputs.unmatched()),
         incompatible=events.incompatible,
         incompatible_count=events.count,

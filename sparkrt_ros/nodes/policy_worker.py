@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from sparkrt_ros.convert.commands import check_rows
+from sparkrt_ros.convert.contract import RobotContract
 from sparkrt_ros.nodes.chunk_gate import ChunkGate
 from sparkrt_ros.nodes.loaded_policy import LoadedPolicy
 from sparkrt_ros.nodes.observation_reader import ObservationReader, Reading
 from sparkrt_ros.nodes.pacing import LatencyTracker, Pacer, PacingConfig, Progress
 from sparkrt_ros.runtime.errors import ObservationError
-from sparkrt_ros.runtime.types import ActionChunk
+from sparkrt_ros.runtime.types import ActionChunk, FloatArray
 
-# Every message wakes a worker that lacks an observation; it looks at most this often. Longer
-# would add to the age of every observation, shorter would take the ROS thread's time.
+# A message that completes a newer observation wakes a worker that lacks one, at most this often.
+# Longer would add to the age of every observation, shorter would take the ROS thread's time.
 LOOK_INTERVAL_S = 0.0005
+# Any other message wakes it this long after it last looked, to find out what is wrong.
+RELOOK_S = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,16 +53,31 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerClocks:
-    """now_ns: the node's clock, of the stamps. pacing_s: a clock that rises steadily."""
+    """now_ns: the node's clock, of the stamps. pacing_s: a clock that rises steadily.
+
+    look_s: the clock of LOOK_INTERVAL_S: a real one, except where all time is made up.
+    """
 
     now_ns: Callable[[], int]
     pacing_s: Callable[[], float]
+    look_s: Callable[[], float] = time.monotonic
+
+
+def chunk_actions(rows: npt.ArrayLike, contract: RobotContract) -> FloatArray:
+    """Rows (T, A) of a policy, in its own units -> the actions of a chunk, float32 SI.
+
+    Raises ActionError for rows that are mis-sized or not finite.
+    """
+    checked = check_rows(rows, size=len(contract.action), where='policy output')
+    return contract.action_to_si(checked).astype(np.float32)
 
 
 class PolicyWorker:
     """One loaded policy at work. All methods but the marked ones run in the inference thread.
 
     publish: sends a chunk; called only while the gate lets it pass.
+    hungry: an inference is due, and lacks an observation. idle: the last step found nothing that
+    could be done before something arrives or time goes on.
     """
 
     def __init__(
@@ -87,10 +107,30 @@ class PolicyWorker:
         self._seen_ns: int | None = None
         self._looked_s = -math.inf
         self.hungry = False
+        self.idle = False
+        self._looked = threading.Event()
+
+    @property
+    def tick_ns(self) -> int:
+        """The newest control tick of the streamer that was taken into account; 0: none."""
+        return self._pacer.tick_ns
 
     def follow(self, progress: Progress) -> None:
         """Take a message of the streamer. Called by the ROS thread."""
         self._progress.append(progress)
+
+    def arrived(self) -> bool:
+        """Whether a message that was just stored is worth a look. Called by the ROS thread."""
+        if not self.hungry:
+            return False
+        self._looked.clear()
+        if self._seen_ns is None or self.clocks.look_s() - self._looked_s >= RELOOK_S:
+            return True
+        return self._reader.newest_reference_ns(self.clocks.now_ns()) > self._seen_ns
+
+    def wait_until_looked(self, *, timeout_s: float) -> None:
+        """Wait until a look has ended or inference has begun. Called by the ROS thread."""
+        self._looked.wait(timeout_s)
 
     def set_pacing(self, config: PacingConfig) -> None:
         """Change the pacing from the next step on. Called by the ROS thread."""
@@ -105,6 +145,7 @@ class PolicyWorker:
     def step(self) -> float:
         """Infer if it is time to; the seconds until the next look, inf: when woken."""
         epoch = self._gate.epoch
+        self.idle = True
         if not self._gate.is_open:
             return math.inf
         while self._progress:
@@ -115,8 +156,14 @@ class PolicyWorker:
             self.hungry = False
             self._note(reason=due.reason)
             return due.wait_s
-        wait_s = self._looked_s + LOOK_INTERVAL_S - time.monotonic()
-        return wait_s if wait_s > 0.0 else self._look(epoch, now_s)
+        wait_s = self._looked_s + LOOK_INTERVAL_S - self.clocks.look_s()
+        if wait_s > 0.0:
+            self.idle = False
+            return wait_s
+        try:
+            return self._look(epoch, now_s)
+        finally:
+            self._looked.set()
 
     def failed(self, error: BaseException) -> int:
         """Count a failed inference; the number of failures in a row."""
@@ -129,45 +176,46 @@ class PolicyWorker:
         return in_a_row
 
     def _look(self, epoch: int, now_s: float) -> float:
-        self._looked_s = time.monotonic()
+        self._looked_s = self.clocks.look_s()
         self.hungry = True
         try:
             snapshot = self._reader.look(self.clocks.now_ns())
-            if self._seen_ns is not None and snapshot.reference_ns <= self._seen_ns:
+            seen_ns = self._seen_ns
+            if seen_ns is not None and not self._reader.is_newer(snapshot, than_ns=seen_ns):
                 return math.inf
             reading = self._reader.read(self.clocks.now_ns(), task=self.task)
         except ObservationError as error:
             self._note(reason=str(error), refused=self.figures.refused + 1)
             return math.inf
+        self.idle = False
         if epoch != self._gate.epoch:
             return 0.0
         self.hungry = False
         self._seen_ns = reading.snapshot.reference_ns
         self._pacer.started(now_s)
         self._note(reason='')
+        self._looked.set()
         self._infer(reading, epoch)
         return 0.0
 
     def _infer(self, reading: Reading, epoch: int) -> None:
         policy, contract = self._loaded.policy, self._loaded.contract
         start_s, pacing_start_s = time.perf_counter(), self.clocks.pacing_s()
-        rows = check_rows(
-            policy.predict_chunk(reading.observation),
-            size=len(contract.action),
-            where='policy output',
-        )
-        actions = contract.action_to_si(rows)
+        actions = chunk_actions(policy.predict_chunk(reading.observation), contract)
         elapsed_s = time.perf_counter() - start_s
-        self._pacer.latency.add(self.clocks.pacing_s() - pacing_start_s)
+        # Simulated time may have gone back meanwhile.
+        self._pacer.latency.add(max(0.0, self.clocks.pacing_s() - pacing_start_s))
         self._latency.add(elapsed_s)
         chunk = ActionChunk(
-            actions=actions.astype(np.float32),
+            actions=actions,
             joint_names=contract.action,
             observation_stamp_ns=reading.snapshot.reference_ns,
             dt_s=1.0 / contract.policy_rate_hz,
             epoch=epoch,
             chunk_id=self.next_chunk_id,
             inference_time_s=elapsed_s,
+            sample_stamps_ns=reading.sample_stamps_ns,
+            received_ns=reading.snapshot.received_ns,
         )
         sent = self._gate.let_pass(epoch, lambda: self._publish(chunk))
         if sent:

@@ -37,6 +37,8 @@ CHUNK = _profile(reliable=True, depth=2)
 PROGRESS = _profile(reliable=True, depth=1)
 STATUS = _profile(reliable=True, depth=1)
 DIAGNOSTICS = _profile(reliable=True, depth=10)
+# Whoever comes late gets it all: what was done depends on everything before it.
+TRACE = _profile(reliable=True, depth=1000, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 LATCHED = _profile(reliable=True, depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 

@@ -21,7 +21,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from sparkrt_ros.convert.contract import RobotContract
 from sparkrt_ros.nodes.guard import Float64Array, Guard, Verdict
+from sparkrt_ros.nodes.streamer_witness import Witness
 from sparkrt_ros.runtime.chunking.admission import Refusal
 from sparkrt_ros.runtime.chunking.timeline import Timeline
 from sparkrt_ros.runtime.types import ActionChunk
@@ -44,11 +46,13 @@ class Outlet(Protocol):
 class Pose:
     """Where the robot is: (A,) SI in action order, NaN where nothing measures.
 
-    fresh_until_ns: from then on it is too old to start from.
+    fresh_until_ns: from then on it is too old to start from. number: counts the poses of one
+    source, from 1.
     """
 
     values: Float64Array
     fresh_until_ns: int
+    number: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +104,7 @@ class StreamerCore:
         self._outlet = outlet
         self._notify = notify
         self._lock = threading.Lock()
-        self._inbox: deque[tuple[ActionChunk, int]] = deque(maxlen=INBOX_CHUNKS)
+        self._inbox: deque[tuple[ActionChunk, int, int]] = deque(maxlen=INBOX_CHUNKS)
         self._target = np.zeros(velocity_columns.size)
         self._command = np.zeros(velocity_columns.size)
         self._hold_ns = 0
@@ -116,7 +120,31 @@ class StreamerCore:
         self.refusals: deque[Refusal] = deque(maxlen=KEPT_REFUSALS)
         self.guard_reason = ''
         self.defect = ''
+        self._witness: Witness | None = None
         self._reset_counters()
+
+    @classmethod
+    def for_robot(
+        cls,
+        contract: RobotContract,
+        *,
+        period_s: float,
+        outlet: Outlet,
+        notify: Callable[[], None],
+    ) -> StreamerCore:
+        """The core for the joints and limits of ``contract``; it still needs its options."""
+        return cls(
+            timeline=Timeline(joint_names=contract.action),
+            guard=Guard(
+                names=contract.action,
+                limits=contract.action_limits,
+                velocity_columns=contract.velocity_mask,
+            ),
+            velocity_columns=contract.velocity_mask,
+            period_s=period_s,
+            outlet=outlet,
+            notify=notify,
+        )
 
     @property
     def chunks_dropped(self) -> int:
@@ -144,13 +172,22 @@ class StreamerCore:
     def refused(self) -> int:
         return self._guard.refused
 
-    def offer(self, chunk: ActionChunk, *, session_id: int) -> None:
-        """Hand over a chunk; it is taken at the next tick at which the robot can be moved."""
+    def offer(self, chunk: ActionChunk, *, session_id: int, published_ns: int = 0) -> None:
+        """Hand over a chunk; it is taken at the next tick at which the robot can be moved.
+
+        published_ns: a tick of that very instant does not take it. Simulated time stands still
+        while things happen, and which of the two comes first must not depend on the machine.
+        """
         if self._state in ('inactive', 'paused'):
             return
         if len(self._inbox) == INBOX_CHUNKS:
             self.overflowed += 1
-        self._inbox.append((chunk, session_id))
+        self._inbox.append((chunk, session_id, published_ns))
+
+    def watch(self, witness: Witness | None) -> None:
+        """Tell ``witness`` from now on what is done."""
+        with self._lock:
+            self._witness = witness
 
     def set_options(self, options: Options) -> None:
         """Take all options between two ticks. Raises ConfigError if one is impossible."""
@@ -161,6 +198,8 @@ class StreamerCore:
             self._timeline.mode = options.mode
             self._timeline.temporal_ensemble_coeff = options.temporal_ensemble_coeff
             self._hold_ns = round(options.hold_s * 1e9)
+            if self._witness is not None:
+                self._witness.options(options)
 
     def activate(self, now_ns: int) -> None:
         """Begin anew, counters included."""
@@ -168,27 +207,30 @@ class StreamerCore:
             self._reset_counters()
             self.defect = ''
             self._timeline.restart()
+            self._asked('activate', now_ns)
             self._begin(now_ns)
 
     def deactivate(self, now_ns: int) -> None:
         """Nothing is sent once this returns, and nothing is held."""
-        self._fall_silent(now_ns, 'inactive', '')
+        self._fall_silent(now_ns, 'inactive', '', request='deactivate')
 
     def pause(self, now_ns: int) -> None:
         """Nothing is sent once this returns, until :meth:`resume`."""
         if self._state != 'inactive' and not self.defect:
-            self._fall_silent(now_ns, 'paused', 'paused')
+            self._fall_silent(now_ns, 'paused', 'paused', request='pause')
 
     def resume(self, now_ns: int) -> None:
         """Go on with chunks observed from now on, from the measured pose; only after a pause."""
         with self._lock:
             if self._state == 'paused':
+                self._asked('resume', now_ns)
                 self._timeline.clear(barrier_ns=now_ns)
                 self._begin(now_ns)
 
     def reset(self, now_ns: int) -> None:
         """Drop what is held and on its way; a moving robot holds until a newer chunk comes."""
         with self._lock:
+            self._asked('reset', now_ns)
             self._timeline.clear(barrier_ns=now_ns)
             self._inbox.clear()
             self._empty_cause = 'reset'
@@ -207,20 +249,34 @@ class StreamerCore:
     def tick(self, now_ns: int) -> None:
         """Send the command due at ``now_ns``, or nothing."""
         with self._lock:
-            if self._state in ('inactive', 'paused') or self.defect:
-                return
-            self._notice_time(now_ns)
-            pose = self.pose
-            if pose is None or now_ns >= pose.fresh_until_ns:
-                self._timeline.stand_still(now_ns)
-                self._starve(now_ns, 'pose')
-            else:
-                self._take_inbox(now_ns)
-                if self._timeline.sample(now_ns, out=self._target):
-                    self._stream(now_ns, pose)
-                else:
-                    self._starve(now_ns, self._empty_cause)
-            self._note(now_ns)
+            pose = None
+            if self._state not in ('inactive', 'paused') and not self.defect:
+                pose = self._play(now_ns)
+                self._note(now_ns)
+            if self._witness is not None:
+                number = 0 if pose is None else pose.number
+                self._witness.ticked(
+                    now_ns, state=self._state, pose=number, sent=self.sent, stops=self.stops
+                )
+
+    def _play(self, now_ns: int) -> Pose | None:
+        """One tick's work; the pose it saw."""
+        self._notice_time(now_ns)
+        pose = self.pose
+        if pose is None or now_ns >= pose.fresh_until_ns:
+            self._timeline.stand_still(now_ns)
+            self._starve(now_ns, 'pose')
+            return pose
+        self._take_inbox(now_ns)
+        if self._timeline.sample(now_ns, out=self._target):
+            self._stream(now_ns, pose)
+        else:
+            self._starve(now_ns, self._empty_cause)
+        return pose
+
+    def _asked(self, request: str, now_ns: int) -> None:
+        if self._witness is not None:
+            self._witness.request(request, now_ns=now_ns)
 
     def _begin(self, now_ns: int) -> None:
         self._inbox.clear()
@@ -229,8 +285,9 @@ class StreamerCore:
         self._enter('waiting', 'no_chunk')
         self._note(now_ns)
 
-    def _fall_silent(self, now_ns: int, state: str, cause: str) -> None:
+    def _fall_silent(self, now_ns: int, state: str, cause: str, *, request: str = '') -> None:
         with self._lock:
+            self._asked(request or cause, now_ns)
             self._inbox.clear()
             self._timeline.clear()
             self._stop_motion(now_ns)
@@ -247,8 +304,10 @@ class StreamerCore:
             self._empty_cause = 'time_jump'
 
     def _take_inbox(self, now_ns: int) -> None:
-        while self._inbox:
-            chunk, session_id = self._inbox.popleft()
+        while self._inbox and self._inbox[0][2] != now_ns:
+            chunk, session_id, _ = self._inbox.popleft()
+            if self._witness is not None:
+                self._witness.taken(chunk, session_id=session_id, now_ns=now_ns)
             taken = self._timeline.take(chunk, now_ns=now_ns, session_id=session_id)
             if isinstance(taken, Refusal):
                 self.refusals.append(taken)
@@ -267,12 +326,16 @@ class StreamerCore:
             self._empty_cause = 'guard'
             self._enter('waiting' if self._state == 'waiting' else 'stopped', 'guard')
             return
-        self._outlet.send(self._command, now_ns=now_ns)
+        self._send(now_ns)
         self._empty_cause = 'ran_out'
         self._enter('streaming', '')
         if self._fresh_chunk:
             self._fresh_chunk = False
             self.latency_s = (now_ns - (self._timeline.newest_observation_ns or now_ns)) / 1e9
+
+    def _send(self, now_ns: int) -> None:
+        self._outlet.send(self._command, now_ns=now_ns)
+        self.sent += 1
 
     def _starve(self, now_ns: int, cause: str) -> None:
         if self._state == 'streaming':
@@ -282,7 +345,7 @@ class StreamerCore:
         held_ns = now_ns - self._hold_since_ns
         if self._state == 'holding' and self._guard.started and held_ns < self._hold_ns:
             self._guard.hold(period_s=self.period_s, out=self._command)
-            self._outlet.send(self._command, now_ns=now_ns)
+            self._send(now_ns)
         elif self._state == 'holding':
             self._timeline.clear()
             self._stop_motion(now_ns)
@@ -296,6 +359,7 @@ class StreamerCore:
         if moving and self._command[self._velocity].any():
             self._command[self._velocity] = 0.0
             self._outlet.stop_velocities(self._command, now_ns=now_ns)
+            self.stops += 1
 
     def _enter(self, state: str, cause: str) -> None:
         self._news = self._news or state != self._state
@@ -323,6 +387,8 @@ class StreamerCore:
             self._notify()
 
     def _reset_counters(self) -> None:
+        self.sent = 0
+        self.stops = 0
         self.underruns = 0
         self.overflowed = 0
         self.malformed = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sparkrt_ros.nodes.parameter_spec import ParameterSpec, Value
+from sparkrt_ros.nodes.parameter_spec import TRACE_PARAMETER, ParameterSpec, Value
 from sparkrt_ros.runtime.chunking.timeline import DEFAULT_COEFF, MAX_COEFF
 from sparkrt_ros.runtime.errors import ConfigError
 
@@ -93,6 +93,7 @@ STREAMER_PARAMETERS: tuple[ParameterSpec, ...] = (
         kind='fixed',
         bounds=(1.0, 50.0),
     ),
+    TRACE_PARAMETER,
 )
 
 

@@ -19,13 +19,16 @@ from sparkrt_ros.nodes.control_loop import (
     RosClockPacer,
     set_realtime,
 )
-from sparkrt_ros.nodes.guard import Guard
 from sparkrt_ros.nodes.streamer_core import Options, Pose, StreamerCore
 from sparkrt_ros.nodes.streamer_outlet import CommandOutlet
 from sparkrt_ros.nodes.streamer_pose import PoseSource
-from sparkrt_ros.runtime.chunking.timeline import MAX_COEFF, MODES, Timeline
+from sparkrt_ros.nodes.streamer_trace import StreamerTrace
+from sparkrt_ros.runtime.chunking.timeline import MAX_COEFF, MODES
 from sparkrt_ros.runtime.errors import MessageError
 from sparkrt_ros.runtime.types import ActionChunk
+
+# Simulated time that moves further than this at once was not let pass: it began, or jumped.
+CLOCK_JUMP_NS = 1_000_000_000
 
 Values = Mapping[str, Any]
 
@@ -33,6 +36,7 @@ Values = Mapping[str, Any]
 class StreamerParts:
     """One robot's core, control loop, command publishers and joint subscriptions.
 
+    trace: told what arrives and what is done while it is enabled.
     notify: called from the control thread when a chunk was taken or the state changed.
     on_error: called from the control thread with what a tick raised; the loop has ended then.
     """
@@ -44,6 +48,7 @@ class StreamerParts:
         values: Values,
         events: qos.QosEvents,
         *,
+        trace: StreamerTrace,
         notify: Callable[[], None],
         on_error: Callable[[Exception], None],
     ) -> None:
@@ -52,25 +57,23 @@ class StreamerParts:
         self.policy_coeff = 0.0
         self._node = node
         self._on_error = on_error
+        self._trace = trace
         self._values = values
         self.outlet = CommandOutlet(node, contract, events)
         self.outlet.enabled = bool(values['control.enabled'])
-        self.core = StreamerCore(
-            timeline=Timeline(joint_names=contract.action),
-            guard=Guard(
-                names=contract.action,
-                limits=contract.action_limits,
-                velocity_columns=contract.velocity_mask,
-            ),
-            velocity_columns=contract.velocity_mask,
-            period_s=1.0 / self.rate_hz,
-            outlet=self.outlet,
-            notify=notify,
+        self.core = StreamerCore.for_robot(
+            contract, period_s=1.0 / self.rate_hz, outlet=self.outlet, notify=notify
         )
+        self.core.watch(trace if trace.enabled else None)
         self.core.set_options(self._options())
-        self.pose = PoseSource(node, contract, self._deliver)
+        self.pose = PoseSource(node, contract, self._deliver, trace=trace)
         self._pacer = self._make_pacer()
         self.loop = self._make_loop()
+
+    @property
+    def simulated(self) -> bool:
+        """Whether /clock tells the time."""
+        return isinstance(self._pacer, RosClockPacer)
 
     @property
     def rate_hz(self) -> float:
@@ -95,6 +98,8 @@ class StreamerParts:
     def apply(self, values: Values) -> None:
         """Take changed live parameters between two ticks."""
         self._values = values
+        self.core.watch(self._trace if self._trace.enabled else None)
+        self.pose.set_rate()
         self.core.set_options(self._options())
         self.core.period_s = 1.0 / self.rate_hz
         self.loop.rate_hz = self.rate_hz
@@ -127,7 +132,7 @@ class StreamerParts:
         self.outlet.reset_counters()
         if not self.pose.merger.needed:
             nothing = np.full(len(self.contract.action), np.nan)
-            self._deliver(Pose(values=nothing, fresh_until_ns=2**62))
+            self._deliver(Pose(values=nothing, fresh_until_ns=2**62, number=1))
         self.core.activate(self.now_ns())
         self.loop.start()
         priority = int(self._values['control.realtime_priority'])
@@ -153,6 +158,7 @@ class StreamerParts:
 
     def _deliver(self, pose: Pose) -> None:
         self.core.pose = pose
+        self._trace.posed(pose)
 
     def _make_pacer(self) -> Pacer:
         if self._node.get_parameter('use_sim_time').value:
@@ -167,6 +173,7 @@ class StreamerParts:
             on_error=self._on_error,
             on_warning=lambda text: self._node.get_logger().warning(text),
             priority=int(self._values['control.realtime_priority']),
+            jump_ns=CLOCK_JUMP_NS if self.simulated else None,
         )
 
     def _options(self) -> Options:

@@ -1,11 +1,10 @@
-"""The measured pose of the robot, merged from the contract's joint topics."""
+"""The measured pose of the robot, from the contract's joint topics."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from rclpy.callback_groups import CallbackGroup
 from rclpy.clock import Clock
 from rclpy.clock_type import ClockType
@@ -13,71 +12,18 @@ from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.node import Node
 
 from sparkrt_ros.convert.contract import STATE_TYPES, RobotContract, StateStream
-from sparkrt_ros.convert.joints import JointMerger
 from sparkrt_ros.nodes import qos
+from sparkrt_ros.nodes.pose_merger import PoseMerger
 from sparkrt_ros.nodes.streamer_core import Pose
 from sparkrt_ros.nodes.streamer_outlet import message_class
+from sparkrt_ros.nodes.streamer_trace import StreamerTrace
 from sparkrt_ros.nodes.throttle import ThrottledLog
-from sparkrt_ros.runtime.errors import MessageError, StaleObservation
+from sparkrt_ros.runtime.errors import MessageError
 
-FOREVER_NS = 2**62
 # A pose is looked for this often within the time it may be old.
 POLLS_PER_AGE = 5.0
 SLOWEST_POLL_HZ = 50.0
 FASTEST_HZ = 500.0
-
-
-class PoseMerger:
-    """Turns joint messages into poses in action order. ROS-free; one thread.
-
-    deliver: called with each new pose.
-    """
-
-    def __init__(self, contract: RobotContract, deliver: Callable[[Pose], None]) -> None:
-        self._merger = JointMerger.for_measured_action(contract)
-        self._deliver = deliver
-        self._topics = ', '.join(stream.topic for stream in contract.state_streams)
-        self._size = len(contract.action)
-        names = [entry.joint for entry in self._merger.entries]
-        self._columns = np.array([contract.action.index(name) for name in names], dtype=np.intp)
-        limits_s = [_limit_s(contract, name) for name in names]
-        self._limits_ns = np.minimum(np.array(limits_s, dtype=np.float64) * 1e9, FOREVER_NS / 2)
-        self._last_ns = 0
-        self.bad_messages = 0
-
-    @property
-    def needed(self) -> bool:
-        """False where no joint is commanded by position and measured."""
-        return self._columns.size > 0
-
-    def update(self, stream: str, message: Any, *, now_ns: int) -> None:
-        """Take a message. Raises MessageError, counted, if it cannot be used."""
-        if now_ns < self._last_ns:
-            self._merger.reset()  # it would take nothing older than what it has
-        self._last_ns = now_ns
-        try:
-            self._merger.update(message, received_ns=now_ns, stream=stream)
-        except MessageError:
-            self.bad_messages += 1
-            raise
-
-    def deliver(self, now_ns: int) -> None:
-        """Pass on the pose, if every joint has been seen."""
-        snapshot = self._merger.latest(now_ns)
-        if snapshot is None:
-            return
-        values = np.full(self._size, np.nan)
-        values[self._columns] = snapshot.values
-        fresh_until_ns = (snapshot.stamps_ns + self._limits_ns).min(initial=FOREVER_NS)
-        self._deliver(Pose(values=values, fresh_until_ns=int(fresh_until_ns)))
-
-    def problem(self, now_ns: int) -> str:
-        """Which joints are missing or too old, '' while the pose is good."""
-        try:
-            self._merger.snapshot(now_ns)
-        except StaleObservation as error:
-            return f'{error.where} on {self._topics}: {error.found}; expected {error.expected}'
-        return ''
 
 
 class PolledGroup(CallbackGroup):
@@ -105,8 +51,11 @@ class PoseSource:
         node: Node,
         contract: RobotContract,
         deliver: Callable[[Pose], None],
+        *,
+        trace: StreamerTrace,
     ) -> None:
         self._node = node
+        self._trace = trace
         self._log = ThrottledLog(node.get_logger())
         self._group = PolledGroup()
         self.merger = PoseMerger(contract, deliver)
@@ -114,9 +63,17 @@ class PoseSource:
             stream.name: self._subscribe(stream) for stream in contract.state_streams
         }
         ages_s = [stream.max_age_s for stream in contract.state_streams]
-        rate_hz = min(max(POLLS_PER_AGE / min(ages_s, default=1.0), SLOWEST_POLL_HZ), FASTEST_HZ)
+        self._rate_hz = min(
+            max(POLLS_PER_AGE / min(ages_s, default=1.0), SLOWEST_POLL_HZ), FASTEST_HZ
+        )
         steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self._timer = node.create_timer(1.0 / rate_hz, self.poll, clock=steady)
+        self._timer = node.create_timer(1.0 / self._rate_hz, self.poll, clock=steady)
+        self.set_rate()
+
+    def set_rate(self) -> None:
+        """Poll as fast as may be while somebody waits for the trace of each message."""
+        rate_hz = FASTEST_HZ if self._trace.enabled else self._rate_hz
+        self._timer.timer_period_ns = round(1e9 / rate_hz)
 
     def poll(self) -> None:
         """Take every message that has arrived."""
@@ -126,6 +83,12 @@ class PoseSource:
                 news = self._take(name, taken[0]) or news
         if news:
             self.merger.deliver(self._now_ns())
+        self._trace.publish()
+
+    def unmatched(self) -> tuple[str, ...]:
+        """Topics that nobody publishes."""
+        subscriptions = self._subscriptions.values()
+        return tuple(s.topic_name for s in subscriptions if s.get_publisher_count() == 0)
 
     def close(self) -> None:
         self._node.destroy_timer(self._timer)
@@ -134,8 +97,10 @@ class PoseSource:
         self._subscriptions = {}
 
     def _take(self, name: str, message: Any) -> bool:
+        now_ns = self._now_ns()
+        self._trace.joints(name, message, now_ns=now_ns)
         try:
-            self.merger.update(name, message, now_ns=self._now_ns())
+            self.merger.update(name, message, now_ns=now_ns)
         except MessageError as error:
             self._log.warning(name, f'message dropped: {error}')
             return False
@@ -158,12 +123,3 @@ class PoseSource:
             callback_group=self._group,
             event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
         )
-
-
-def _limit_s(contract: RobotContract, joint: str) -> float:
-    """How old a value of ``joint`` may be: the most patient stream that reports it decides."""
-    return max(
-        float('inf') if stream.timing.align == 'hold' else stream.max_age_s
-        for stream in contract.state_streams
-        if joint in contract.stream_joints(stream)
-    )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkrt.msg import StreamerProgress, StreamerStatus
+from sparkrt_ros.convert.time import fill_stamp
 from sparkrt_ros.nodes.streamer_core import Snapshot
 from sparkrt_ros.nodes.streamer_parts import StreamerParts
 
@@ -82,6 +83,7 @@ def progress_message(snapshot: Snapshot, stamp: Any) -> StreamerProgress:
         state=snapshot.state,
     )
     message.header.stamp = stamp
+    fill_stamp(message.tick, snapshot.now_ns)
     return message
 
 

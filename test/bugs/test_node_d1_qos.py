@@ -28,6 +28,21 @@ def test_pictures_arrive_within_a_second_of_discovery(policy, peer, offered):
     policy.status.wait_for(lambda m: m.stream_received[0] > before, timeout_s=1.0)
 
 
+def test_publishers_of_mixed_reliability_and_durability_on_one_topic_are_all_heard(policy, peer):
+    feeds = []
+    for reliability, durability in OFFERED.values():
+        profile = QoSProfile(depth=5, reliability=reliability, durability=durability)
+        feeds.append(SensorFeed(peer, camera_qos=profile))
+    for feed in feeds:
+        feed.wait_matched()
+    for feed in feeds:
+        before = policy.status.wait_for(count=2).stream_received[0]
+        feed.start('front')
+        policy.status.wait_for(lambda m, n=before: m.stream_received[0] > n, timeout_s=1.0)
+        feed.stop('front')
+    assert policy.process.count('incompatible QoS') == 0
+
+
 def test_an_incompatible_subscription_is_logged_and_in_the_diagnostics(policy, peer):
     rows = peer.subscribe(DiagnosticArray, '/diagnostics', qos.DIAGNOSTICS)
     latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)

@@ -76,3 +76,45 @@ def test_a_set_of_parameters_is_all_or_nothing(spawn, peer):
     assert not result.successful
     assert "'chunking.mode': found string 'both'; expected one of" in result.reason
     assert peer.get_parameter('/sparkrt', 'chunking.inference_rate_hz') == 10.0
+
+
+def start_streamer_with(spawn, tmp_path, name, text):
+    path = tmp_path / 'streamer.yaml'
+    values = f'    autostart: true\n    {name}: {text}\n'
+    path.write_text(f'action_streamer:\n  ros__parameters:\n{values}')
+    return spawn([executable('action_streamer'), '--ros-args', '--params-file', str(path)])
+
+
+def test_an_integer_rate_of_the_streamer_becomes_a_double(spawn, peer, tmp_path):
+    start_streamer_with(spawn, tmp_path, 'control.rate_hz', '50')
+    value = peer.get_parameter('/action_streamer', 'control.rate_hz')
+    assert type(value) is float
+    assert value == 50.0
+
+
+@pytest.mark.parametrize(
+    ('name', 'text', 'given'),
+    [
+        ('control.rate_hz', '"50"', "string '50'; expected double"),
+        ('control.rate_hz', '.nan', 'double nan; expected a finite double'),
+        ('control.hold_s', '[0, 0]', r'integer_array \(0, 0\); expected double'),
+        ('control.enabled', '1', 'integer 1; expected bool'),
+        ('control.realtime_priority', '10.5', r'double 10.5; expected integer'),
+    ],
+)
+def test_a_wrong_value_ends_the_streamer_before_any_command(
+    spawn, peer, tmp_path, name, text, given
+):
+    from rclpy.qos import QoSProfile
+    from std_msgs.msg import Float64MultiArray
+
+    arm = peer.subscribe(
+        Float64MultiArray, '/forward_position_controller/commands', QoSProfile(depth=10)
+    )
+    process = start_streamer_with(spawn, tmp_path, name, text)
+    assert process.wait() == 1
+    line = process.wait_for_log(f"'{name}': found {given}")
+    assert line.startswith('cannot start: ')
+    assert 'Traceback' not in process.log
+    assert len(arm) == 0
+    assert arm.publishers == 0

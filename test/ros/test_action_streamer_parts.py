@@ -11,9 +11,9 @@ from streamer_rig import CONTRACT
 
 from sparkrt.msg import ActionChunk
 from sparkrt_ros.convert.contract import load_contract
+from sparkrt_ros.nodes.pose_merger import FOREVER_NS, PoseMerger
 from sparkrt_ros.nodes.streamer_core import Pose, Snapshot
 from sparkrt_ros.nodes.streamer_parts import read_chunk
-from sparkrt_ros.nodes.streamer_pose import FOREVER_NS, PoseMerger
 from sparkrt_ros.nodes.streamer_status import Surroundings, reason
 from sparkrt_ros.runtime.errors import MessageError
 

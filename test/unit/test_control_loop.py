@@ -39,7 +39,7 @@ class ScriptedPacer:
 class Scripted:
     """Runs a loop over ScriptedPacer; ``work`` is what each tick does with the clock."""
 
-    def __init__(self, work, *, ticks: int, rate_hz: float = 100.0) -> None:
+    def __init__(self, work, *, ticks: int, rate_hz: float = 100.0, **options) -> None:
         self.begins_ns: list[int] = []
         self.errors: list[Exception] = []
         self.warnings: list[str] = []
@@ -52,6 +52,7 @@ class Scripted:
             pacer=self.pacer,
             on_error=self._failed,
             on_warning=self.warnings.append,
+            **options,
         )
 
     def _tick(self) -> None:
@@ -120,6 +121,27 @@ def test_a_backward_jump_of_time_goes_on_from_the_new_time():
     ran.run()
     assert ran.begins_ns == [0, 10 * MS, 20 * MS, -500 * MS, -490 * MS, -480 * MS]
     assert ran.loop.overruns == 0
+
+
+def test_simulated_time_that_begins_or_jumps_ahead_is_no_missed_period():
+    epoch_ns = 1_700_000_000_000_000_000
+
+    def work(scripted: Scripted, tick: int) -> None:
+        if tick in (1, 4):
+            scripted.pacer.time_ns += epoch_ns + 3 * MS
+
+    ran = Scripted(work, ticks=7, jump_ns=1000 * MS).run()
+    jumps = [0, 0, 1, 1, 1, 2, 2]
+    offsets = [0, 10, 13, 23, 33, 36, 46]
+    expected = [n * epoch_ns + ms * MS for n, ms in zip(jumps, offsets, strict=True)]
+    assert ran.begins_ns == expected, 'the periods begin anew where time is'
+    assert ran.loop.overruns == 0
+    assert ran.loop.periods().max_s == pytest.approx(0.01)
+
+
+def test_real_time_that_was_missed_is_missed_however_much_it_was():
+    ran = Scripted(takes(0, 5000), ticks=4).run()
+    assert ran.loop.overruns == 499
 
 
 def test_what_a_tick_raises_ends_the_loop_and_is_handed_over_once():

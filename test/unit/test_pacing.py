@@ -211,3 +211,32 @@ def test_a_simulated_streamer_never_runs_dry(n_action_steps, chunk_rows, latency
     assert underrun_s == 0.0
     expected = min(n_action_steps * dt, chunk_rows * dt - latency_s - 0.02)
     assert expected - 0.05 <= period <= expected + 0.05
+
+
+def test_word_of_the_same_tick_again_is_no_newer_for_that():
+    pacer = make()
+    pacer.sent(0.0, chunk_id=1, epoch=0)
+    pacer.follow(progress(0.01, tick_ns=1))
+    pacer.follow(progress(0.41, played_s=0.4, remaining_s=1.1, tick_ns=41))
+    due_s = 0.41 + pacer.due(0.41).wait_s
+    pacer.follow(progress(0.46, played_s=0.4, remaining_s=1.1, tick_ns=41))
+    assert 0.46 + pacer.due(0.46).wait_s == pytest.approx(due_s, abs=1e-9)
+    assert pacer.tick_ns == 41
+
+
+def test_word_of_the_same_tick_again_is_a_sign_of_life_all_the_same():
+    pacer = make(streamer_timeout_s=1.0)
+    pacer.started(0.0)
+    pacer.sent(0.0, chunk_id=1, epoch=0)
+    for at_s in (0.0, 0.9, 1.8):
+        pacer.follow(progress(at_s, state='paused', tick_ns=5))
+    assert pacer.due(2.7).reason == 'the streamer is paused'
+    assert pacer.due(2.9).reason == ''
+
+
+@pytest.mark.parametrize('early_s', [0.0, 1e-9, 9e-7])
+def test_what_is_due_at_a_time_is_due_then_however_it_was_rounded(early_s):
+    pacer = make(mode='ensemble')
+    pacer.started(1000.1)
+    assert pacer.due(1000.3 - early_s).wait_s == 0.0
+    assert pacer.due(1000.3 - 2e-6).wait_s > 0.0

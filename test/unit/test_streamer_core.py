@@ -368,3 +368,67 @@ def test_a_request_returns_only_when_no_tick_is_under_way():
     pausing.join(5.0)
     ticking.join(5.0)
     assert order == ['sent', 'paused']
+
+
+class Notes:
+    """A witness that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple] = []
+
+    def request(self, name, *, now_ns):
+        self.told.append((name, now_ns))
+
+    def options(self, options):
+        self.told.append(('options', options.mode))
+
+    def taken(self, chunk, *, session_id, now_ns):
+        self.told.append(('taken', chunk.chunk_id, session_id))
+
+    def ticked(self, now_ns, *, state, pose, sent, stops):
+        self.told.append(('tick', state, pose, sent, stops))
+
+
+def test_a_witness_is_told_everything_that_decides_what_is_sent_in_order():
+    rig, notes = Rig(), Notes()
+    begin_ns = rig.now_ns
+    rig.core.watch(notes)
+    rig.core.activate(begin_ns)
+    rig.tick()
+    rig.core.pose = Pose(values=np.array([0.0, np.nan]), fresh_until_ns=FOREVER_NS, number=3)
+    rig.offer(0.1, 0.1, base=0.2, session_id=9)
+    rig.tick(2)
+    rig.core.pause(rig.now_ns)
+    rig.tick()
+    rig.core.resume(rig.now_ns)
+    rig.core.reset(rig.now_ns)
+    rig.core.deactivate(rig.now_ns)
+    rig.core.watch(None)
+    rig.core.activate(rig.now_ns)
+    assert notes.told == [
+        ('activate', begin_ns),
+        ('tick', 'waiting', 0, 0, 0),
+        ('taken', 1, 9),
+        ('tick', 'streaming', 3, 1, 0),
+        ('tick', 'streaming', 3, 2, 0),
+        ('pause', begin_ns + 3 * PERIOD_NS),
+        ('tick', 'paused', 0, 2, 1),
+        ('resume', begin_ns + 4 * PERIOD_NS),
+        ('reset', begin_ns + 4 * PERIOD_NS),
+        ('deactivate', begin_ns + 4 * PERIOD_NS),
+    ]
+
+
+def test_a_tick_does_not_take_what_was_published_at_its_own_instant():
+    rig = Rig()
+    rig.pose(0.0)
+    chunk = ActionChunk(
+        actions=np.zeros((5, 2)),
+        joint_names=NAMES,
+        observation_stamp_ns=rig.now_ns,
+        dt_s=0.01,
+        chunk_id=1,
+    )
+    rig.core.offer(chunk, session_id=1, published_ns=rig.now_ns)
+    assert rig.tick() == []
+    assert len(rig.tick()) == 1
