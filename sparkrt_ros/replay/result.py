@@ -109,7 +109,7 @@ class CommandTrack:
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something worth seeing on the time line: ``dropped``, ``stale``, ``skew``, ``jump`` …"""
+    """Something worth seeing on the time line: ``dropped``, ``stale``, ``skew`` or ``jump``."""
 
     time_ns: int
     kind: str
