@@ -128,10 +128,10 @@ def test_a_chunk_of_an_average_that_runs_out_leaves_no_step_either():
     for blend_s in (0.0, 0.1):
         held = timeline(mode='ensemble', coeff=0.0)
         held.blend_s = blend_s
-        held.take(chunk(waves(10, at=1.0), stamp_ns=0), now_ns=0)
+        held.take(chunk(waves(40, at=1.0), stamp_ns=0), now_ns=0)
         play(held, 0, 5)
-        held.take(chunk(waves(60), stamp_ns=DT_NS, chunk_id=2), now_ns=DT_NS)
-        steps = np.abs(np.diff(play(held, 5 * PERIOD_NS, 120), axis=0))
+        held.take(chunk(waves(90), stamp_ns=DT_NS, chunk_id=2), now_ns=DT_NS)
+        steps = np.abs(np.diff(play(held, 5 * PERIOD_NS, 200), axis=0))
         largest[blend_s] = steps.max()
     assert largest[0.0] > 0.4, 'half of a leap of 1'
     assert (steps <= SEAM_FACTOR * held.inside_rates * PERIOD_S * (1 + 1e-9) + 1e-12).all()
