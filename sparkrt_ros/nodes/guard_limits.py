@@ -49,15 +49,19 @@ class Limiter:
         self._velocity = velocity_columns
         self._position = ~velocity_columns
         self.target, self.previous, self.rate = np.zeros((3, size))
-        self._goal, self._feed, self._before = np.zeros((3, size))
-        self._gap, self._step, self._count = np.zeros((3, size))
+        self._goal, self._feed, self._gap, self._step = np.zeros((4, size))
+        self._stages = tuple(np.zeros((4, size)))
+        self._ways, self._count, self._brakes = np.zeros((3, 3, size))
         self._low_end, self._high_end = np.zeros((2, size))
         self._mask, self._changed = np.zeros((2, size), dtype=np.bool_)
         change = limits.max_rate_change
         self.limits_acceleration = bool(np.isfinite(change).any())
         self._acceleration = np.where(np.isfinite(change), change, UNLIMITED)
-        no_step = np.full(size, np.inf)
-        self._max_step = no_step if limits.max_step is None else limits.max_step
+        # Thrice, since numpy allocates where shapes differ.
+        self._decelerations = np.tile(self._acceleration, (3, 1))
+        step = limits.max_step
+        self._max_step = np.full(size, np.inf) if step is None else step
+        self._limits_step = bool(np.isfinite(self._max_step).any())
         self.touched = 0
         self._fresh = True
         self.scale(1.0)
@@ -95,20 +99,24 @@ class Limiter:
         self.touched = 0
         np.clip(target, self._low, self._high, out=self.target)
         np.not_equal(target, self.target, out=self._mask)
-        self._note(POSITION, VELOCITY)
+        if self._mask.any():
+            self._note(POSITION, VELOCITY)
 
     def approach(self, period_s: float) -> None:
         """Narrow the target by all limits, for a command ``period_s`` after the last one."""
+        np.copyto(self._stages[0], self.target)
         if self.limits_acceleration:
-            self._remember()
             self._accelerate(period_s)
-            self._compare(ACCELERATION, ACCELERATION)
+        np.copyto(self._stages[1], self.target)
         self._bound_rate(period_s)
+        np.copyto(self._stages[2], self.target)
         self._bound_step()
-        self._remember()
+        np.copyto(self._stages[3], self.target)
         self._keep_inside()
-        self._compare(POSITION, VELOCITY)
         self._fresh = False
+        np.not_equal(self._stages[0], self.target, out=self._mask)
+        if self._mask.any():
+            self._tell_apart()
 
     def brake(self, period_s: float) -> None:
         """Aim at rest: positions stay, or come to rest within acceleration; velocities go to 0."""
@@ -131,21 +139,17 @@ class Limiter:
         np.copyto(out, self.target)
 
     def _bound_rate(self, period_s: float) -> None:
-        self._remember()
         np.multiply(self._max_rate, period_s, out=self._gap)
-        self._clip_within_gap()
-        self._compare(VELOCITY, ACCELERATION)
+        self._stay_within(self._gap)
 
     def _bound_step(self) -> None:
-        self._remember()
-        np.copyto(self._gap, self._max_step)
-        self._clip_within_gap()
-        self._compare(STEP, STEP)
+        if self._limits_step:
+            self._stay_within(self._max_step)
 
-    def _clip_within_gap(self) -> None:
-        """No further than ``_gap`` from the last command."""
-        np.subtract(self.previous, self._gap, out=self._low_end)
-        np.add(self.previous, self._gap, out=self._high_end)
+    def _stay_within(self, gap: Float64Array) -> None:
+        """No further than ``gap`` from the last command."""
+        np.subtract(self.previous, gap, out=self._low_end)
+        np.add(self.previous, gap, out=self._high_end)
         np.clip(self.target, self._low_end, self._high_end, out=self.target)
 
     def _keep_inside(self) -> None:
@@ -161,15 +165,20 @@ class Limiter:
         without lag.
         """
         self._feed_step(period_s)
-        np.subtract(self.target, self.previous, out=self._gap)
-        np.subtract(self._gap, self._feed, out=self._gap)
-        np.abs(self._gap, out=self._gap)
-        self._braking_step(period_s)
+        ways = self._ways
+        np.subtract(self.target, self.previous, out=ways[0])
+        np.subtract(ways[0], self._feed, out=ways[0])
+        np.abs(ways[0], out=ways[0])
+        np.subtract(self._high, self.previous, out=ways[1])
+        np.subtract(self.previous, self._low, out=ways[2])
+        self._braking_steps(period_s)
         np.add(self.previous, self._feed, out=self._feed)
-        np.subtract(self._feed, self._gap, out=self._low_end)
-        np.add(self._feed, self._gap, out=self._high_end)
+        np.subtract(self._feed, ways[0], out=self._low_end)
+        np.add(self._feed, ways[0], out=self._high_end)
         np.clip(self.target, self._low_end, self._high_end, out=self.target)
-        self._brake_before_limits(period_s)
+        np.subtract(self.previous, ways[2], out=self._low_end)
+        np.add(self.previous, ways[1], out=self._high_end)
+        np.clip(self.target, self._low_end, self._high_end, out=self.target)
         self._rate_window(period_s)
         for end in (self._low_end, self._high_end):
             np.multiply(end, period_s, out=end)
@@ -190,32 +199,26 @@ class Limiter:
         np.negative(self._high_end, out=self._low_end)
         np.clip(self._feed, self._low_end, self._high_end, out=self._feed)
 
-    def _brake_before_limits(self, period_s: float) -> None:
-        """Slow enough to come to rest at the position limits."""
-        np.subtract(self._high, self.previous, out=self._gap)
-        self._braking_step(period_s)
-        np.add(self.previous, self._gap, out=self._high_end)
-        np.subtract(self.previous, self._low, out=self._gap)
-        self._braking_step(period_s)
-        np.subtract(self.previous, self._gap, out=self._low_end)
-        np.clip(self.target, self._low_end, self._high_end, out=self.target)
+    def _braking_steps(self, period_s: float) -> None:
+        """From the distances in ``_ways`` to the largest steps from which rest is reached in them.
 
-    def _braking_step(self, period_s: float) -> None:
-        """From the distance in ``_gap`` to the largest step from which rest is reached in it."""
-        np.clip(self._gap, 0.0, UNLIMITED, out=self._gap)
-        np.multiply(self._acceleration, period_s * period_s, out=self._step)
-        np.divide(self._gap, self._step, out=self._count)
-        np.multiply(self._count, 2.0, out=self._count)
-        np.add(self._count, 0.25, out=self._count)
-        np.sqrt(self._count, out=self._count)
-        np.subtract(self._count, 0.5, out=self._count)
-        np.ceil(self._count, out=self._count)
-        np.maximum(self._count, 1.0, out=self._count)
-        np.divide(self._gap, self._count, out=self._gap)
-        np.subtract(self._count, 1.0, out=self._count)
-        np.multiply(self._count, self._step, out=self._count)
-        np.multiply(self._count, 0.5, out=self._count)
-        np.add(self._gap, self._count, out=self._gap)
+        Of the way to the target, to the upper and to the lower position limit.
+        """
+        ways, count = self._ways, self._count
+        np.clip(ways, 0.0, UNLIMITED, out=ways)
+        np.multiply(self._decelerations, period_s * period_s, out=self._brakes)
+        np.divide(ways, self._brakes, out=count)
+        np.multiply(count, 2.0, out=count)
+        np.add(count, 0.25, out=count)
+        np.sqrt(count, out=count)
+        np.subtract(count, 0.5, out=count)
+        np.ceil(count, out=count)
+        np.maximum(count, 1.0, out=count)
+        np.divide(ways, count, out=ways)
+        np.subtract(count, 1.0, out=count)
+        np.multiply(count, self._brakes, out=count)
+        np.multiply(count, 0.5, out=count)
+        np.add(ways, count, out=ways)
 
     def _rate_window(self, period_s: float) -> None:
         """Rates that acceleration allows next: from ``_low_end`` to ``_high_end``."""
@@ -223,17 +226,15 @@ class Limiter:
         np.subtract(self.rate, self._step, out=self._low_end)
         np.add(self.rate, self._step, out=self._high_end)
 
-    def _remember(self) -> None:
-        np.copyto(self._before, self.target)
-
-    def _compare(self, position: int, velocity: int) -> None:
-        """Note what changed the target since :meth:`_remember`, by the kind of column."""
-        np.not_equal(self._before, self.target, out=self._mask)
-        self._note(position, velocity)
+    def _tell_apart(self) -> None:
+        """Which limits changed the target, by the kind of column."""
+        kinds = ((ACCELERATION, ACCELERATION), (VELOCITY, ACCELERATION), (STEP, STEP))
+        stages = (*self._stages, self.target)
+        for index, (position, velocity) in enumerate((*kinds, (POSITION, VELOCITY))):
+            np.not_equal(stages[index], stages[index + 1], out=self._mask)
+            self._note(position, velocity)
 
     def _note(self, position: int, velocity: int) -> None:
-        if not self._mask.any():
-            return
         np.logical_and(self._mask, self._velocity, out=self._changed)
         if self._changed.any():
             self.touched |= velocity
