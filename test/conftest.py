@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker('gpu'):
                 item.add_marker(pytest.mark.skip(reason='needs a CUDA device'))
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Networks of a few kilobytes only wait for each other's threads on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope='session')

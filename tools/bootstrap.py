@@ -19,7 +19,7 @@ VENV = ROOT / '.venv'
 OLDEST, NEWEST = (3, 10), (3, 13)
 STAMP_VERSION = '1'
 PACKAGE_FILES = ('CMakeLists.txt', 'package.xml', 'setup.cfg', 'msg', 'launch', 'config')
-PACKAGE_FILES += ('checkpoints', 'sparkrt_ros')
+PACKAGE_FILES += ('bags', 'checkpoints', 'sparkrt_ros')
 
 
 def fail(message):

@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import html
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import cv2
 import numpy as np
 
 from sparkrt_ros.demo.record import DemoRecord, Episode, Figures, command_periods_s, figures
+from sparkrt_ros.report_page import cards, figure_style, picture, svg, table, write_page
+from sparkrt_ros.report_style import REFERENCE, SERIES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FRAMES_SHOWN = 7
-COMMAND_COLOUR, POSITION_COLOUR, CHUNK_COLOUR = '#d9480f', '#1c7ed6', '#868e96'
-
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 1180px;
-       padding: 0 1rem; color: #212529; background: #fff; }
-h1 { margin: 0 0 .2rem; } h2 { margin: 2.2rem 0 .4rem; font-size: 1.15rem; }
-p.note { color: #495057; margin: .2rem 0 .8rem; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(160px, 1fr)); gap: .8rem;
-         margin-top: 1.2rem; }
-.card { border: 1px solid #dee2e6; border-radius: 10px; padding: .7rem .9rem; }
-.card b { display: block; font-size: 1.5rem; line-height: 1.2; }
-.card span { color: #495057; font-size: .85rem; }
-.good b { color: #2b8a3e; } .bad b { color: #c92a2a; }
-.strip { display: grid; gap: 4px; }
-.strip img { width: 100%; border-radius: 4px; display: block; }
-.strip small { color: #495057; }
-svg { width: 100%; height: auto; }
-table { border-collapse: collapse; } td, th { padding: .15rem .9rem .15rem 0; text-align: left; }
-"""
+POSITION_COLOUR, COMMAND_COLOUR, CHUNK_COLOUR = SERIES[0], SERIES[1], REFERENCE
 
 
 def write_report(record: DemoRecord, path: Path) -> None:
@@ -43,8 +23,6 @@ def write_report(record: DemoRecord, path: Path) -> None:
     summary = figures(record)
     episode = _shown_episode(record)
     parts = [
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-        f'<title>sparkrt demo</title><style>{STYLE}</style></head><body>',
         '<h1>sparkrt demo</h1>',
         '<p class="note">A trained ACT policy moves the embedded robot over ROS 2: it picks the '
         'cube and puts it into the tray.</p>',
@@ -57,16 +35,15 @@ def write_report(record: DemoRecord, path: Path) -> None:
             '<h2>Joint commands against positions, same attempt</h2>',
             '<p class="note">Orange: command. Blue: measured position. Grey ticks: a new action '
             'chunk arrived.</p>',
-            _svg(_joint_figure(record, episode)),
+            svg(_joint_figure(record, episode), name='joints', label='joint commands, positions'),
         ]
     parts += [
         '<h2>Timing, all attempts</h2>',
-        _svg(_timing_figure(record)),
+        svg(_timing_figure(record), name='timing', label='command periods and latencies'),
         '<h2>Attempts and counters</h2>',
         _tables(record),
-        '</body></html>',
     ]
-    path.write_text('\n'.join(parts), encoding='utf-8')
+    write_page(path, title='sparkrt demo', parts_html=parts)
 
 
 def _shown_episode(record: DemoRecord) -> Episode | None:
@@ -94,12 +71,7 @@ def _cards(summary: Figures, record: DemoRecord) -> str:
         (f'{summary.inference.p50_ms:.0f} ms', 'inference p50', ''),
         (f'{lost}', 'drops and refusals', 'good' if lost == 0 else ''),
     ]
-    cards = [
-        f'<div class="card {kind}"><b>{html.escape(value)}</b>'
-        f'<span>{html.escape(label)}</span></div>'
-        for value, label, kind in rows
-    ]
-    return f'<div class="cards">{"".join(cards)}</div>'
+    return cards(rows)
 
 
 def _camera_strip(record: DemoRecord, episode: Episode) -> str:
@@ -114,23 +86,13 @@ def _camera_strip(record: DemoRecord, episode: Episode) -> str:
         cells = []
         for frame in (frames[i] for i in picks):
             seconds = (frame.stamp_ns - episode.start_ns) * 1e-9
-            cells.append(
-                f'<div><img alt="{html.escape(camera)} at {seconds:.1f} s" '
-                f'src="data:image/jpeg;base64,{_jpeg(frame.image)}">'
-                f'<small>{html.escape(camera)}, {seconds:.1f} s</small></div>'
-            )
+            cells.append(picture(frame.image, caption=f'{camera}, {seconds:.1f} s'))
         columns = f'grid-template-columns:repeat({len(cells)},1fr)'
         rows.append(f'<div class="strip" style="{columns}">{"".join(cells)}</div>')
     return ''.join(rows)
 
 
-def _jpeg(image: np.ndarray) -> str:
-    done, encoded = cv2.imencode('.jpg', cv2.cvtColor(image, cv2.COLOR_RGB2BGR))
-    if not done:
-        raise ValueError('OpenCV could not encode a camera frame as JPEG')
-    return base64.b64encode(encoded.tobytes()).decode()
-
-
+@figure_style()
 def _joint_figure(record: DemoRecord, episode: Episode) -> Figure:
     from matplotlib.figure import Figure
 
@@ -156,7 +118,6 @@ def _joint_figure(record: DemoRecord, episode: Episode) -> Figure:
                 seconds = (ns[inside][known] - episode.start_ns) * 1e-9
                 axis.plot(seconds, values[known], color=colour, lw=1.3, label=label)
         axis.set_ylabel(record.joint_names[joint], fontsize=9)
-        axis.grid(alpha=0.25)
         low, high = axis.get_ylim()
         axis.vlines(arrivals, low, low + 0.07 * (high - low), color=CHUNK_COLOUR, lw=1)
         axis.set_ylim(low, high)
@@ -165,6 +126,7 @@ def _joint_figure(record: DemoRecord, episode: Episode) -> Figure:
     return figure
 
 
+@figure_style()
 def _timing_figure(record: DemoRecord) -> Figure:
     from matplotlib.figure import Figure
 
@@ -187,30 +149,14 @@ def _timing_figure(record: DemoRecord) -> Figure:
         right.legend(fontsize=8)
     right.set_xlabel('time in the demo [s]')
     right.set_ylabel('[ms]')
-    for axis in (left, right):
-        axis.grid(alpha=0.25)
     return figure
 
 
-def _svg(figure: Figure) -> str:
-    buffer = io.StringIO()
-    figure.savefig(buffer, format='svg')
-    text = buffer.getvalue()
-    return text[text.index('<svg') :]
-
-
 def _tables(record: DemoRecord) -> str:
-    attempts = ''.join(
-        f'<tr><td>{e.seed}</td><td>{"success" if e.success else "failed"}</td>'
-        f'<td>{e.duration_s:.1f} s</td></tr>'
+    attempts = [
+        (str(e.seed), 'success' if e.success else 'failed', f'{e.duration_s:.1f} s')
         for e in record.episodes
-    )
+    ]
     pairs = {**{k: str(v) for k, v in record.counters.items()}, **record.machine}
-    rows = ''.join(
-        f'<tr><td>{html.escape(key)}</td><td>{html.escape(value)}</td></tr>'
-        for key, value in pairs.items()
-    )
-    return (
-        f'<table><tr><th>seed</th><th>outcome</th><th>took</th></tr>{attempts}</table><br>'
-        f'<table>{rows}</table>'
-    )
+    outcomes = table(attempts, heads=('seed', 'outcome', 'took'))
+    return f'{outcomes}<br>{table(pairs.items())}'

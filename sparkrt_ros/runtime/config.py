@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from sparkrt_ros.runtime.backends.backend_config import COMPILE_MODES
 from sparkrt_ros.runtime.backends.registry import BACKEND_NAMES
+from sparkrt_ros.runtime.environment import read_environment
 from sparkrt_ros.runtime.errors import ConfigError
 from sparkrt_ros.runtime.precision.tiers import TIERS
 from sparkrt_ros.runtime.presets import read_preset
 from sparkrt_ros.runtime.types import Capabilities
+from sparkrt_ros.runtime.vla_config import VlaConfig
 
 PRECISIONS = tuple(TIERS)
 BACKENDS = ('auto', *BACKEND_NAMES)
@@ -40,6 +44,7 @@ class RuntimeConfig:
     num_threads: CPU threads of torch, for the whole process; None leaves them alone. 0: on a CPU,
         the fastest of a few counts that are tried. Results may differ in their last bits between
         counts, so a run that has to be repeated exactly names one.
+    vla: choices for policies that read an instruction; others take none.
     Raises ConfigError naming the field.
     """
 
@@ -51,15 +56,19 @@ class RuntimeConfig:
     temporal_ensemble_coeff: float | None = None
     num_threads: int | None = None
     compile_mode: str = 'default'
+    vla: VlaConfig = field(default_factory=VlaConfig)
 
     def __post_init__(self) -> None:
         _check_choice('backend', self.backend, BACKENDS)
         _check_choice('precision', self.precision, PRECISIONS)
         _check_choice('mode', self.mode, MODES)
+        _check_choice('compile_mode', self.compile_mode, COMPILE_MODES)
         check_device_name(self.device)
         _check_count('n_action_steps', self.n_action_steps)
         _check_count('num_threads', self.num_threads, least=0)
         _check_coefficient(self.temporal_ensemble_coeff)
+        if not isinstance(self.vla, VlaConfig):
+            raise ConfigError('vla', found=type(self.vla).__name__, expected='a VlaConfig')
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> RuntimeConfig:
@@ -72,6 +81,9 @@ class RuntimeConfig:
                 found=f'unknown keys {", ".join(unknown)}',
                 expected=f'keys among {", ".join(known)}',
             )
+        nested = values.get('vla')
+        if isinstance(nested, Mapping):
+            values = {**values, 'vla': VlaConfig.from_mapping(nested)}
         return cls(**values)
 
     @classmethod
@@ -81,6 +93,17 @@ class RuntimeConfig:
         Raises ConfigError for an unknown name, listing the known ones, and for unknown keys.
         """
         return cls.from_mapping({**read_preset(name_or_path), **changes})
+
+    @classmethod
+    def from_env(
+        cls, environment: Mapping[str, str] = os.environ, **changes: Any
+    ) -> RuntimeConfig:
+        """Build from variables such as ``SPARKRT_BACKEND``, then ``changes``.
+
+        Only this reads them. Raises ConfigError for a variable ``SPARKRT_…`` that names no field.
+        """
+        types = {item.name: str(item.type) for item in fields(cls)}
+        return cls.from_mapping({**read_environment(environment, types=types), **changes})
 
     def with_changes(self, **changes: Any) -> RuntimeConfig:
         """A copy with some fields changed; an unknown one is a ConfigError."""

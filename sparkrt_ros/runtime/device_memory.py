@@ -7,14 +7,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
 
+from sparkrt_ros.runtime.checkpoint.safetensors_file import TensorInfo
 from sparkrt_ros.runtime.errors import BackendError
 
+_FLOAT32_BYTES = 4
 
-def weight_bytes(weights: Mapping[str, Tensor]) -> int:
-    """Bytes of all tensors together."""
-    return sum(value.numel() * value.element_size() for value in weights.values())
+
+def float32_bytes(tensors: Mapping[str, TensorInfo]) -> int:
+    """Bytes of all tensors of a file together, once they are float32."""
+    return sum(_FLOAT32_BYTES * info.count for info in tensors.values())
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,14 +19,17 @@ from sparkrt_ros.runtime.backends.base import ExecutionBackend
 from sparkrt_ros.runtime.checkpoint.load import Checkpoint, load_checkpoint
 from sparkrt_ros.runtime.config import RuntimeConfig, SessionMode, resolve_mode
 from sparkrt_ros.runtime.device import device_title, resolve_device
-from sparkrt_ros.runtime.device_memory import memory_explained, weight_bytes
+from sparkrt_ros.runtime.device_memory import float32_bytes, memory_explained
 from sparkrt_ros.runtime.errors import BackendError
+from sparkrt_ros.runtime.host_inputs import Continuation, HostInputs
 from sparkrt_ros.runtime.planning import Form, Plan, make_plan
 from sparkrt_ros.runtime.policies.adapter import PolicyAdapter
 from sparkrt_ros.runtime.policies.registry import make_adapter
-from sparkrt_ros.runtime.processors.pipeline import make_processors
+from sparkrt_ros.runtime.processors.pipeline import Postprocessor, make_processors
+from sparkrt_ros.runtime.processors.prompt import Instruction, make_instruction
 from sparkrt_ros.runtime.session import Session, Timing
 from sparkrt_ros.runtime.types import Capabilities, FloatArray, Observation
+from sparkrt_ros.runtime.vla_config import VlaConfig
 
 _DEFAULTS = RuntimeConfig()
 
@@ -41,7 +45,7 @@ def load_policy(folder: Path | str, *, config: RuntimeConfig = _DEFAULTS) -> Pol
     checkpoint = load_checkpoint(Path(folder))
     if config.num_threads:
         torch.set_num_threads(config.num_threads)
-    needed_bytes = weight_bytes(checkpoint.weights)
+    needed_bytes = float32_bytes(checkpoint.tensors)
     with memory_explained('loading the policy', device=device, needed_bytes=needed_bytes):
         return _load(checkpoint, config=config, device=device, needed_bytes=needed_bytes)
 
@@ -49,14 +53,19 @@ def load_policy(folder: Path | str, *, config: RuntimeConfig = _DEFAULTS) -> Pol
 def _load(
     checkpoint: Checkpoint, *, config: RuntimeConfig, device: torch.device, needed_bytes: int
 ) -> Policy:
+    # Before the weights: what is missing here is told at once.
+    instruction = make_instruction(checkpoint, config.vla)
     reference = make_adapter(
         checkpoint.config,
         checkpoint.weights,
         device=device,
         weights_file=str(checkpoint.weights_file),
+        vla=config.vla,
     )
     mode = resolve_mode(config, reference.capabilities)
-    preprocessor, postprocessor = make_processors(checkpoint, device=device)
+    preprocessor, postprocessor = make_processors(
+        checkpoint, device=device, missing_cameras=config.vla.missing_cameras
+    )
 
     def build(form: Form, adapter: PolicyAdapter, backend: ExecutionBackend) -> Session:
         return Session(
@@ -67,6 +76,13 @@ def _load(
             mode=mode,
             source_keys=checkpoint.source_keys,
             channels_last=not form.is_reference,
+            inputs=_make_inputs(
+                reference.capabilities,
+                vla=config.vla,
+                device=device,
+                instruction=instruction,
+                postprocessor=postprocessor,
+            ),
         )
 
     plan = make_plan(reference, config=config, device=device, build=build)
@@ -75,9 +91,27 @@ def _load(
         n_action_steps=mode.n_action_steps,
         temporal_ensemble_coeff=mode.temporal_ensemble_coeff,
     )
-    receipt = make_receipt(checkpoint, plan=plan, mode=mode, device=device)
+    receipt = make_receipt(checkpoint, plan=plan, mode=mode, device=device, vla=config.vla)
     return Policy(
         plan.session, capabilities=capabilities, receipt=receipt, needed_bytes=needed_bytes
+    )
+
+
+def _make_inputs(
+    needs: Capabilities,
+    *,
+    vla: VlaConfig,
+    device: torch.device,
+    instruction: Instruction | None,
+    postprocessor: Postprocessor,
+) -> HostInputs:
+    return HostInputs(
+        needs,
+        device=device,
+        instruction=instruction,
+        horizon=0 if vla.rtc is None else vla.rtc.execution_horizon,
+        to_model_space=postprocessor.to_model_space,
+        seed=vla.seed,
     )
 
 
@@ -128,14 +162,38 @@ class Policy:
         return self._open().select_action(observation)
 
     def predict_chunk(
-        self, observation: Observation, *, noise: Tensor | None = None
+        self,
+        observation: Observation,
+        *,
+        noise: Tensor | None = None,
+        continuation: Continuation | None = None,
     ) -> FloatArray:
         """Return a chunk (T, A) float32 in policy units, apart from what ``step`` does.
 
         noise: the random start of an iterative policy; None draws it.
+        continuation: the chunk to go on from, where ``vla.rtc`` is on.
         Raises ObservationError or ActionError.
         """
-        return self._open().predict_chunk(observation, noise=noise)
+        session = self._open()
+        return session.predict_chunk(observation, noise=noise, continuation=continuation)
+
+    def predict_batch(
+        self, observations: Sequence[Observation], *, noise: Tensor | None = None
+    ) -> FloatArray:
+        """Return chunks (B, T, A) float32 in policy units, from one pass; for evaluation.
+
+        noise: (B, ...). Raises ObservationError or ActionError.
+        """
+        return self._open().predict_batch(observations, noise=noise)
+
+    def predict_both(
+        self, observation: Observation, *, noise: Tensor | None = None
+    ) -> tuple[FloatArray, FloatArray]:
+        """One chunk in model space (normalised) and in policy units, from one inference.
+
+        The second is what ``predict_chunk`` returns. Raises as it does.
+        """
+        return self._open().predict_both(observation, noise=noise)
 
     def reset(self) -> None:
         """Begin a new episode."""
@@ -181,7 +239,12 @@ class Policy:
 
 
 def make_receipt(
-    checkpoint: Checkpoint, *, plan: Plan, mode: SessionMode, device: torch.device
+    checkpoint: Checkpoint,
+    *,
+    plan: Plan,
+    mode: SessionMode,
+    device: torch.device,
+    vla: VlaConfig,
 ) -> dict[str, Any]:
     """Plain values that say what serves and why, ready for JSON."""
     return {
@@ -198,5 +261,6 @@ def make_receipt(
         'torch': torch.__version__,
         'num_threads': torch.get_num_threads(),
         'warnings': list(checkpoint.warnings),
+        'vla': dataclasses.asdict(vla) if checkpoint.config.reads_instruction else None,
         **plan.receipt(),
     }

@@ -48,6 +48,9 @@ class ActionChunk:
     inference_time_s: what computing it took, preprocessing and postprocessing included.
     frozen_rows: so many rows the policy was told will be played from the chunk before, so that it
         goes on from them (real-time chunking); 0: it was told of no chunk.
+    sample_stamps_ns: what the observation was made of: camera or joint topic (by its name in the
+        contract) -> when its sample was taken.
+    received_ns: when the last of these samples arrived.
     """
 
     actions: FloatArray
@@ -58,6 +61,8 @@ class ActionChunk:
     chunk_id: int = 0
     inference_time_s: float = 0.0
     frozen_rows: int = 0
+    sample_stamps_ns: Mapping[str, int] = field(default_factory=dict)
+    received_ns: int = 0
 
     @property
     def rows(self) -> int:
@@ -70,6 +75,7 @@ class Capabilities:
 
     image_shapes: policy key -> (C, H, W), in the order the policy consumes cameras.
     state_size, environment_state_size: 0 where the policy takes none.
+    noise_shape: of the random start of one chunk; empty where the policy draws none.
     """
 
     model_type: str
@@ -84,6 +90,7 @@ class Capabilities:
     num_inference_steps: int = 1
     supports_temporal_ensemble: bool = False
     temporal_ensemble_coeff: float | None = None
+    noise_shape: tuple[int, ...] = ()
 
     @property
     def camera_keys(self) -> tuple[str, ...]:

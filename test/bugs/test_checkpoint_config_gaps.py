@@ -30,7 +30,7 @@ def test_no_type_lists_the_supported_ones(act_folder: Path) -> None:
         load_checkpoint(act_folder)
 
 
-@pytest.mark.parametrize('kind', ['foo', 'pi05', 'ACT', '', 7, ['act'], {'act': 1}])
+@pytest.mark.parametrize('kind', ['foo', 'pi07', 'ACT', '', 7, ['act'], {'act': 1}])
 def test_unknown_type_lists_the_supported_ones_within_5_s(act_folder: Path, kind: Any) -> None:
     edit_json(act_folder / 'config.json', lambda data: data.update(type=kind))
     start = time.perf_counter()

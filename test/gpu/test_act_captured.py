@@ -19,7 +19,6 @@ SHIPPED = Path(__file__).resolve().parents[2] / 'checkpoints' / 'embedded_pick_p
 TOLERANCE = 1e-5
 
 pytestmark = pytest.mark.gpu
-WORKSPACE_BYTES = 9_000_000
 
 
 def load(folder: Path, **options: object) -> Policy:
@@ -152,5 +151,5 @@ def test_a_closed_policy_gives_its_memory_back(act_folder: Path) -> None:
         with pytest.raises(BackendError, match='closed'):
             policy.reset()
     del policy
-    # cuBLAS keeps a workspace for every stream it has seen; torch hands out a pool of 32 streams.
-    assert torch.cuda.memory_allocated() <= before + 3 * WORKSPACE_BYTES
+    # Less than one workspace of cuBLAS, or than the weights.
+    assert torch.cuda.memory_allocated() <= before + 100_000

@@ -275,3 +275,21 @@ def test_fp32_is_exact_whatever_the_switches_say(
     assert (exact - wanted).abs().max() <= TOLERANCE * wanted.abs().max()
     rounded = CudaGraphBackend(device=device, allow_tf32=True).compile(region)(a, b)
     assert (rounded - wanted).abs().max() > 5 * (exact - wanted).abs().max()
+
+
+def test_a_recording_survives_that_others_free_the_workspaces_of_cublas(
+    backend: CudaGraphBackend, random: torch.Generator
+) -> None:
+    """As torch.compile does when it captures."""
+    region = network()
+    run = backend.compile(region)
+    run(draw(random, 8, 64))
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    others = [torch.full((1 << 20,), 7.0, device='cuda') for _ in range(64)]
+    for _ in range(5):
+        x = draw(random, 8, 64)
+        for found, wanted in zip(run(x), region.fn(x), strict=True):
+            assert_near(found, wanted)
+    torch.cuda.synchronize()
+    assert all(bool((other == 7.0).all()) for other in others)

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from sparkrt_ros.runtime import planning
-from sparkrt_ros.runtime.device_memory import memory_explained, weight_bytes
+from sparkrt_ros.runtime.checkpoint.safetensors_file import TensorInfo
+from sparkrt_ros.runtime.device_memory import float32_bytes, memory_explained
 from sparkrt_ros.runtime.errors import BackendError
 from sparkrt_ros.runtime.policy import load_policy
 
@@ -63,9 +64,12 @@ def test_other_errors_stay_what_they_are() -> None:
     assert caught.value is error
 
 
-def test_the_bytes_of_weights_follow_their_types() -> None:
-    weights = {'a': torch.zeros(3, 4), 'b': torch.zeros(5, dtype=torch.float16)}
-    assert weight_bytes(weights) == 3 * 4 * 4 + 5 * 2
+def test_the_bytes_of_weights_are_those_they_take_once_loaded() -> None:
+    tensors = {
+        'a': TensorInfo(dtype='F32', shape=(3, 4), start=0),
+        'b': TensorInfo(dtype='BF16', shape=(5,), start=48),
+    }
+    assert float32_bytes(tensors) == (3 * 4 + 5) * 4
 
 
 def test_closing_a_policy_frees_it_at_once(act_folder: Path) -> None:

@@ -118,3 +118,31 @@ def test_the_files_are_package_data() -> None:
     assert '*.yaml' in text.split('[options.package_data]')[1].splitlines()[1]
     for name in SHIPPED:
         assert yaml.safe_load((ROOT / f'sparkrt_ros/runtime/presets/{name}.yaml').read_text())
+
+
+def test_the_environment_chooses_what_it_names() -> None:
+    environment = {'SPARKRT_BACKEND': 'fused', 'SPARKRT_N_ACTION_STEPS': '7', 'HOME': '/root'}
+    config = RuntimeConfig.from_env(environment)
+    assert config == RuntimeConfig(backend='fused', n_action_steps=7)
+    assert RuntimeConfig.from_env(environment, backend='eager').backend == 'eager'
+
+
+@pytest.mark.parametrize(
+    ('variable', 'text', 'named'),
+    [
+        ('SPARKRT_BACKENDS', 'fused', 'SPARKRT_BACKEND, '),
+        ('SPARKRT_NUM_THREADS', 'two', 'an integer'),
+        ('SPARKRT_BACKEND', 'warp', 'fused'),
+    ],
+)
+def test_a_wrong_variable_is_refused_with_what_is_known(
+    variable: str, text: str, named: str
+) -> None:
+    with pytest.raises(ConfigError, match=named):
+        RuntimeConfig.from_env({variable: text})
+
+
+def test_a_default_choice_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('SPARKRT_BACKEND', 'fused')
+    assert RuntimeConfig().backend == 'auto'
+    assert RuntimeConfig.from_env().backend == 'fused'

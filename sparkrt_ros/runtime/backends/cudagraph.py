@@ -157,7 +157,7 @@ class _Recording:
             self._results = self._warm_up(backend.warm_up_runs)
             self._stream.synchronize()
             self._graph = torch.cuda.CUDAGraph()
-            with CAPTURES.alone(), _no_collection(), self._capturing():
+            with CAPTURES.alone(), _no_collection(), _own_workspaces(), self._capturing():
                 outputs = self._compute()
                 if region.on_host:
                     for result, output in zip(self._results, outputs, strict=True):
@@ -236,6 +236,22 @@ def _source(value: Tensor, *, on_host: bool) -> Tensor:
     if on_host:
         return value if value.is_pinned() else value.clone().pin_memory()
     return value.clone(memory_format=torch.preserve_format)
+
+
+@contextmanager
+def _own_workspaces() -> Iterator[None]:
+    """Have cuBLAS allocate its workspaces in the memory of the graph that is captured meanwhile.
+
+    It keeps one for every stream it has seen, and whoever else captures in this process may free
+    them all (torch.compile does): a graph that had recorded their addresses would then write into
+    memory of others.
+    """
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        yield
+    finally:
+        # What the graph holds stays its own; others are not to use it.
+        torch._C._cuda_clearCublasWorkspaces()
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from sparkrt_ros.runtime.checkpoint.load import (
     describe_checkpoint,
     load_checkpoint,
 )
+from sparkrt_ros.runtime.checkpoint.pi_config import Pi0Config, Pi05Config
 
 __all__ = [
     'ActConfig',
@@ -23,6 +24,8 @@ __all__ = [
     'FeatureSpec',
     'FeatureType',
     'NormalizationMode',
+    'Pi05Config',
+    'Pi0Config',
     'describe_checkpoint',
     'load_checkpoint',
 ]

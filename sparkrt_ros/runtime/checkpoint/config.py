@@ -8,54 +8,49 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from enum import Enum
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from sparkrt_ros.runtime.errors import CheckpointError
+from sparkrt_ros.runtime.checkpoint.features import (
+    ACTION_KEY,
+    ENVIRONMENT_STATE_KEY,
+    OBSERVATION_PREFIX,
+    STATE_KEY,
+    FeatureSet,
+    FeatureSpec,
+    FeatureType,
+    NormalizationMode,
+    check_feature_shapes,
+    features_to_json,
+)
+from sparkrt_ros.runtime.checkpoint.features import refuse as _refuse
 
-OBSERVATION_PREFIX = 'observation.'
-STATE_KEY = 'observation.state'
-ENVIRONMENT_STATE_KEY = 'observation.environment_state'
-ACTION_KEY = 'action'
+__all__ = [
+    'ACTION_KEY',
+    'ENVIRONMENT_STATE_KEY',
+    'OBSERVATION_PREFIX',
+    'STATE_KEY',
+    'ActConfig',
+    'FeatureSpec',
+    'FeatureType',
+    'NormalizationMode',
+    'features_to_json',
+]
 
 SUPPORTED_BACKBONES = ('resnet18', 'resnet34', 'resnet50', 'resnet101', 'resnet152')
 BASIC_BLOCK_BACKBONES = ('resnet18', 'resnet34')
 SUPPORTED_ACTIVATIONS = ('relu', 'gelu')
-
-
-class FeatureType(str, Enum):
-    """What a feature holds; the names are those of ``config.json``."""
-
-    STATE = 'STATE'
-    VISUAL = 'VISUAL'
-    ENV = 'ENV'
-    ACTION = 'ACTION'
-    REWARD = 'REWARD'
-    LANGUAGE = 'LANGUAGE'
-
-
-class NormalizationMode(str, Enum):
-    """How a feature is normalised; the names are those of ``config.json``."""
-
-    IDENTITY = 'IDENTITY'
-    MEAN_STD = 'MEAN_STD'
-    MIN_MAX = 'MIN_MAX'
-    QUANTILES = 'QUANTILES'
-    QUANTILE10 = 'QUANTILE10'
-
-
-@dataclass(frozen=True, kw_only=True)
-class FeatureSpec:
-    """One input or output of a policy.
-
-    key: the policy key, such as ``observation.images.front``.
-    shape: without batch and time; (C, H, W) for an image, (N,) for a vector.
-    """
-
-    key: str
-    type: FeatureType
-    shape: tuple[int, ...]
+_ARCHITECTURE = (
+    'vision_backbone',
+    'dim_model',
+    'n_heads',
+    'dim_feedforward',
+    'feedforward_activation',
+    'n_encoder_layers',
+    'n_decoder_layers',
+    'pre_norm',
+    'latent_dim',
+)
 
 
 def _default_normalization() -> dict[FeatureType, NormalizationMode]:
@@ -67,17 +62,14 @@ def _default_normalization() -> dict[FeatureType, NormalizationMode]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActConfig:
+class ActConfig(FeatureSet):
     """Configuration of an Action Chunking Transformer.
 
-    ``input_features`` keeps the order of the file: the order of its VISUAL keys is the order in
-    which the policy consumes cameras. Raises ``CheckpointError`` where a value is impossible.
+    Raises ``CheckpointError`` where a value is impossible.
     """
 
     model_type: ClassVar[str] = 'act'
 
-    input_features: Mapping[str, FeatureSpec]
-    output_features: Mapping[str, FeatureSpec]
     normalization_mapping: Mapping[FeatureType, NormalizationMode] = field(
         default_factory=_default_normalization
     )
@@ -111,60 +103,9 @@ class ActConfig:
         _check_features(self)
 
     @property
-    def image_features(self) -> dict[str, FeatureSpec]:
-        """Cameras by policy key, in the order the policy consumes them."""
-        return {
-            key: spec
-            for key, spec in self.input_features.items()
-            if spec.type is FeatureType.VISUAL
-        }
-
-    @property
-    def robot_state_feature(self) -> FeatureSpec | None:
-        """The proprioceptive state: type STATE and key ``observation.state``, as in LeRobot."""
-        spec = self.input_features.get(STATE_KEY)
-        return spec if spec is not None and spec.type is FeatureType.STATE else None
-
-    @property
-    def env_state_feature(self) -> FeatureSpec | None:
-        """The first feature of type ENV."""
-        found = (spec for spec in self.input_features.values() if spec.type is FeatureType.ENV)
-        return next(found, None)
-
-    @property
-    def consumed_features(self) -> dict[str, FeatureSpec]:
-        """The inputs that the policy reads, in the order of the file."""
-        vectors = (self.robot_state_feature, self.env_state_feature)
-        read = {*self.image_features, *(spec.key for spec in vectors if spec is not None)}
-        return {key: spec for key, spec in self.input_features.items() if key in read}
-
-    @property
-    def action_feature(self) -> FeatureSpec:
-        """The action; its presence is checked on construction."""
-        return self.output_features[ACTION_KEY]
-
-    def to_json_dict(self) -> dict[str, Any]:
-        """Return the content of a ``config.json`` that LeRobot reads back as the same config."""
-        result: dict[str, Any] = {'type': self.model_type}
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if item.name in ('input_features', 'output_features'):
-                value = features_to_json(value)
-            elif item.name == 'normalization_mapping':
-                value = {FeatureType(key).value: mode.value for key, mode in value.items()}
-            result[item.name] = value
-        return result
-
-
-def features_to_json(features: Mapping[str, FeatureSpec]) -> dict[str, dict[str, Any]]:
-    """Return features as ``config.json`` and processor files write them."""
-    return {
-        key: {'type': spec.type.value, 'shape': list(spec.shape)} for key, spec in features.items()
-    }
-
-
-def _refuse(name: str, *, found: object, expected: str, remedy: str | None = None) -> None:
-    raise CheckpointError(name, found=str(found), expected=expected, remedy=remedy)
+    def architecture(self) -> dict[str, Any]:
+        """What sizes the network, as plain values for people."""
+        return {name: getattr(self, name) for name in _ARCHITECTURE}
 
 
 def _check_sizes(config: ActConfig) -> None:
@@ -256,15 +197,7 @@ def _check_horizon(config: ActConfig) -> None:
 
 
 def _check_features(config: ActConfig) -> None:
-    for spec in (*config.input_features.values(), *config.output_features.values()):
-        _check_shape(spec)
-    action = config.output_features.get(ACTION_KEY)
-    if action is None or action.type is not FeatureType.ACTION:
-        _refuse(
-            'output_features',
-            found=', '.join(config.output_features) or 'none',
-            expected=f'a feature {ACTION_KEY} of type ACTION',
-        )
+    check_feature_shapes(config)
     environment = config.env_state_feature
     if environment is not None and environment.key != ENVIRONMENT_STATE_KEY:
         _refuse(
@@ -272,25 +205,9 @@ def _check_features(config: ActConfig) -> None:
             found='type ENV',
             expected=f'the key {ENVIRONMENT_STATE_KEY}, which ACT reads',
         )
-    for vector in (config.robot_state_feature, environment, action):
-        if vector is not None and len(vector.shape) != 1:
-            _refuse(
-                f'feature {vector.key}', found=f'shape {vector.shape}', expected='one dimension'
-            )
     if not config.image_features and environment is None:
         _refuse(
             'input_features',
             found=', '.join(config.input_features) or 'none',
             expected=f'at least one VISUAL feature or {ENVIRONMENT_STATE_KEY}',
-        )
-
-
-def _check_shape(spec: FeatureSpec) -> None:
-    if not spec.shape or any(size < 1 for size in spec.shape):
-        _refuse(f'feature {spec.key}', found=f'shape {spec.shape}', expected='positive sizes')
-    if spec.type is FeatureType.VISUAL and (len(spec.shape) != 3 or spec.shape[0] != 3):
-        _refuse(
-            f'feature {spec.key}',
-            found=f'shape {spec.shape}',
-            expected='(3, height, width), channels first',
         )

@@ -10,13 +10,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sparkrt_ros.runtime.checkpoint.config import (
-    ActConfig,
+from sparkrt_ros.runtime.checkpoint.config import ActConfig
+from sparkrt_ros.runtime.checkpoint.features import (
     FeatureSpec,
     FeatureType,
     NormalizationMode,
+    PolicyConfig,
 )
 from sparkrt_ros.runtime.checkpoint.files import CONFIG_FILE, read_json
+from sparkrt_ros.runtime.checkpoint.pi_config import Pi0Config, Pi05Config
 from sparkrt_ros.runtime.errors import CheckpointError
 
 # Fields of every LeRobot policy that say nothing about what it computes.
@@ -40,7 +42,7 @@ _Choice = TypeVar('_Choice', FeatureType, NormalizationMode)
 
 def read_config(
     folder: Path, *, allow_unknown_fields: bool = False
-) -> tuple[ActConfig, tuple[str, ...]]:
+) -> tuple[PolicyConfig, tuple[str, ...]]:
     """Return the configuration in ``folder`` and what is worth a warning about it.
 
     Unknown fields are refused unless ``allow_unknown_fields``: they may change what the policy
@@ -48,10 +50,10 @@ def read_config(
     """
     path = folder / CONFIG_FILE
     data = read_json(path)
-    parse = _parser_for(path, data)
+    kind = _kind_of(path, data)
     _refuse_adapter(path, data)
     try:
-        config, unknown = parse(data)
+        config, unknown = parse_config(kind, data)
     except CheckpointError as error:
         raise CheckpointError(
             f'{path}: {error.where}',
@@ -73,11 +75,9 @@ def read_config(
     return config, tuple(warnings)
 
 
-def _parser_for(
-    path: Path, data: Mapping[str, Any]
-) -> Callable[[Mapping[str, Any]], tuple[ActConfig, tuple[str, ...]]]:
+def _kind_of(path: Path, data: Mapping[str, Any]) -> str:
     kind = data.get('type')
-    supported = ', '.join(CONFIG_PARSERS)
+    supported = ', '.join(CONFIG_CLASSES)
     if kind is None:
         raise CheckpointError(
             f'{path}: type',
@@ -85,9 +85,9 @@ def _parser_for(
             expected=f'the kind of policy, one of: {supported}',
             remedy='save the policy with LeRobot 0.4 or newer, or add the field',
         )
-    if not isinstance(kind, str) or kind not in CONFIG_PARSERS:
+    if not isinstance(kind, str) or kind not in CONFIG_CLASSES:
         raise CheckpointError(f'{path}: type', found=repr(kind), expected=f'one of: {supported}')
-    return CONFIG_PARSERS[kind]
+    return kind
 
 
 def _refuse_adapter(path: Path, data: Mapping[str, Any]) -> None:
@@ -100,11 +100,12 @@ def _refuse_adapter(path: Path, data: Mapping[str, Any]) -> None:
         )
 
 
-def parse_act_config(data: Mapping[str, Any]) -> tuple[ActConfig, tuple[str, ...]]:
-    """Return the ACT configuration in ``data`` and the names of the fields nobody knows.
+def parse_config(kind: str, data: Mapping[str, Any]) -> tuple[PolicyConfig, tuple[str, ...]]:
+    """Return the configuration of a policy of type ``kind`` and the fields nobody knows.
 
     Raises ``CheckpointError`` whose ``where`` is the field.
     """
+    config_class, parsers = CONFIG_CLASSES[kind]
     values: dict[str, Any] = {}
     unknown = []
     for name, value in data.items():
@@ -112,14 +113,15 @@ def parse_act_config(data: Mapping[str, Any]) -> tuple[ActConfig, tuple[str, ...
             values[name] = parse_features(value, where=name)
         elif name == 'normalization_mapping':
             values[name] = parse_norm_map(value, where=name)
-        elif name in _ACT_FIELDS:
-            values[name] = _ACT_FIELDS[name](value, name)
+        elif name in parsers:
+            values[name] = parsers[name](value, name)
         elif name not in IGNORED_FIELDS and name not in (*RUNTIME_FIELDS, 'type', 'use_peft'):
             unknown.append(name)
     for name in _FEATURE_FIELDS:
         if name not in values:
             raise CheckpointError(name, found='no such field', expected='features by key')
-    return ActConfig(**values), tuple(unknown)
+    config: PolicyConfig = config_class(**values)
+    return config, tuple(unknown)
 
 
 def parse_features(value: Any, *, where: str) -> dict[str, FeatureSpec]:
@@ -189,7 +191,37 @@ def _optional_text(value: Any, name: str) -> str | None:
     return None if value is None else _text(value, name)
 
 
-_ACT_FIELDS: Mapping[str, Callable[[Any, str], Any]] = {
+def _texts(value: Any, name: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise CheckpointError(name, found=repr(value), expected='a list of strings')
+    return tuple(value)
+
+
+def _optional_texts(value: Any, name: str) -> tuple[str, ...] | None:
+    return None if value is None else _texts(value, name)
+
+
+def _two_integers(value: Any, name: str) -> tuple[int, int]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise CheckpointError(name, found=repr(value), expected='two integers')
+    return _integer(value[0], name), _integer(value[1], name)
+
+
+def _two_numbers(value: Any, name: str) -> tuple[float, float]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise CheckpointError(name, found=repr(value), expected='two numbers')
+    return _number(value[0], name), _number(value[1], name)
+
+
+def _optional_object(value: Any, name: str) -> dict[str, Any] | None:
+    if value is not None and not isinstance(value, dict):
+        raise CheckpointError(name, found=repr(value), expected='an object or null')
+    return value
+
+
+_Parsers = Mapping[str, Callable[[Any, str], Any]]
+
+_ACT_FIELDS: _Parsers = {
     'n_obs_steps': _integer,
     'chunk_size': _integer,
     'n_action_steps': _integer,
@@ -214,6 +246,47 @@ _ACT_FIELDS: Mapping[str, Callable[[Any, str], Any]] = {
     'optimizer_lr_backbone': _number,
 }
 
-CONFIG_PARSERS: Mapping[str, Callable[[Mapping[str, Any]], tuple[ActConfig, tuple[str, ...]]]] = {
-    'act': parse_act_config
+_PI_FIELDS: _Parsers = {
+    'paligemma_variant': _text,
+    'action_expert_variant': _text,
+    'dtype': _text,
+    'n_obs_steps': _integer,
+    'chunk_size': _integer,
+    'n_action_steps': _integer,
+    'max_state_dim': _integer,
+    'max_action_dim': _integer,
+    'num_inference_steps': _integer,
+    'time_sampling_beta_alpha': _number,
+    'time_sampling_beta_beta': _number,
+    'time_sampling_scale': _number,
+    'time_sampling_offset': _number,
+    'min_period': _number,
+    'max_period': _number,
+    'use_relative_actions': _boolean,
+    'relative_exclude_joints': _texts,
+    'action_feature_names': _optional_texts,
+    'rtc_config': _optional_object,
+    'image_resolution': _two_integers,
+    'empty_cameras': _integer,
+    'tokenizer_max_length': _integer,
+    'gradient_checkpointing': _boolean,
+    'compile_model': _boolean,
+    'compile_mode': _text,
+    'freeze_vision_encoder': _boolean,
+    'train_expert_only': _boolean,
+    'optimizer_lr': _number,
+    'optimizer_betas': _two_numbers,
+    'optimizer_eps': _number,
+    'optimizer_weight_decay': _number,
+    'optimizer_grad_clip_norm': _number,
+    'scheduler_warmup_steps': _integer,
+    'scheduler_decay_steps': _integer,
+    'scheduler_decay_lr': _number,
 }
+
+CONFIG_CLASSES: Mapping[str, tuple[Callable[..., Any], _Parsers]] = {
+    'act': (ActConfig, _ACT_FIELDS),
+    'pi0': (Pi0Config, _PI_FIELDS),
+    'pi05': (Pi05Config, _PI_FIELDS),
+}
+"""Type of a policy -> its configuration, and how each field of it is read."""

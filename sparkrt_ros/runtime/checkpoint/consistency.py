@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sparkrt_ros.runtime.checkpoint.config import (
+from sparkrt_ros.runtime.checkpoint.features import (
     OBSERVATION_PREFIX,
-    ActConfig,
     FeatureSpec,
     FeatureType,
     NormalizationMode,
+    PolicyConfig,
 )
+from sparkrt_ros.runtime.checkpoint.policy_steps import check_policy_steps
 from sparkrt_ros.runtime.checkpoint.stats import FeatureScaling, constant_warning
 from sparkrt_ros.runtime.checkpoint.steps import (
     NormalizeStep,
@@ -26,7 +27,7 @@ from sparkrt_ros.runtime.checkpoint.steps import (
 from sparkrt_ros.runtime.errors import CheckpointError
 
 
-def source_keys(config: ActConfig, preprocessor: PipelineSpec) -> dict[str, str]:
+def source_keys(config: PolicyConfig, preprocessor: PipelineSpec) -> dict[str, str]:
     """Return policy key -> key the robot side must provide, before any renaming.
 
     Raises ``CheckpointError`` for a policy key that the pipeline renames away, and for an incoming
@@ -44,7 +45,7 @@ def source_keys(config: ActConfig, preprocessor: PipelineSpec) -> dict[str, str]
     return sources
 
 
-def scaled_names(config: ActConfig, preprocessor: PipelineSpec) -> dict[str, str]:
+def scaled_names(config: PolicyConfig, preprocessor: PipelineSpec) -> dict[str, str]:
     """Return policy key -> what the step that scales it calls it, before later renaming."""
     names = {key: key for key in config.input_features}
     for at, step in enumerate(preprocessor.steps):
@@ -74,13 +75,17 @@ def _names_before(
 
 
 def check_pipelines(
-    config: ActConfig, preprocessor: PipelineSpec, postprocessor: PipelineSpec
+    config: PolicyConfig, preprocessor: PipelineSpec, postprocessor: PipelineSpec
 ) -> tuple[str, ...]:
     """Return warnings; raise ``CheckpointError`` where steps and configuration contradict."""
     source_keys(config, preprocessor)
     normalize = _only_step(preprocessor, NormalizeStep)
     unnormalize = _only_step(postprocessor, UnnormalizeStep)
-    warnings = [*_unread_features(config), *_unused_renames(config, preprocessor)]
+    warnings = [
+        *check_policy_steps(config, preprocessor, postprocessor),
+        *_unread_features(config),
+        *_unused_renames(config, preprocessor),
+    ]
     if normalize is None:
         _require_identity(config, preprocessor, config.input_features)
     else:
@@ -108,12 +113,12 @@ def _only_step(
     return found[0] if found else None
 
 
-def _mode(config: ActConfig, kind: FeatureType) -> NormalizationMode:
+def _mode(config: PolicyConfig, kind: FeatureType) -> NormalizationMode:
     return config.normalization_mapping.get(kind, NormalizationMode.IDENTITY)
 
 
 def _require_identity(
-    config: ActConfig, pipeline: PipelineSpec, features: Mapping[str, FeatureSpec]
+    config: PolicyConfig, pipeline: PipelineSpec, features: Mapping[str, FeatureSpec]
 ) -> None:
     for spec in features.values():
         mode = _mode(config, spec.type)
@@ -126,7 +131,7 @@ def _require_identity(
             )
 
 
-def _unread_features(config: ActConfig) -> list[str]:
+def _unread_features(config: PolicyConfig) -> list[str]:
     return [
         f'config.json: the policy does not read {key} ({spec.type.value})'
         for key, spec in config.input_features.items()
@@ -134,7 +139,7 @@ def _unread_features(config: ActConfig) -> list[str]:
     ]
 
 
-def _unused_renames(config: ActConfig, pipeline: PipelineSpec) -> list[str]:
+def _unused_renames(config: PolicyConfig, pipeline: PipelineSpec) -> list[str]:
     incoming = set(source_keys(config, pipeline).values())
     return [
         f'{pipeline.file.name}: {old} is renamed to {new}, which the policy does not read'
@@ -146,7 +151,7 @@ def _unused_renames(config: ActConfig, pipeline: PipelineSpec) -> list[str]:
 
 
 def _check_scalings(
-    config: ActConfig,
+    config: PolicyConfig,
     pipeline: PipelineSpec,
     step: NormalizeStep | UnnormalizeStep,
     features: Mapping[str, FeatureSpec],

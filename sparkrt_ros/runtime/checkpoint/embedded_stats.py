@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from sparkrt_ros.runtime.checkpoint.config import ActConfig, FeatureSpec
-from sparkrt_ros.runtime.checkpoint.config import NormalizationMode as Mode
+from sparkrt_ros.runtime.checkpoint.features import FeatureSpec, PolicyConfig
+from sparkrt_ros.runtime.checkpoint.features import NormalizationMode as Mode
 from sparkrt_ros.runtime.checkpoint.pipeline_file import DEFAULT_EPS
 from sparkrt_ros.runtime.checkpoint.safetensors_file import FloatArray
 from sparkrt_ros.runtime.checkpoint.stats import FeatureScaling, StatisticsTable, resolve_scaling
@@ -42,7 +42,7 @@ def is_statistic(name: str) -> bool:
 
 
 def embedded_pipelines(
-    config: ActConfig,
+    config: PolicyConfig,
     arrays: Mapping[str, FloatArray],
     *,
     file: Path,
@@ -75,7 +75,7 @@ def embedded_pipelines(
 
 
 def _scalings(
-    config: ActConfig, table: StatisticsTable, features: Mapping[str, FeatureSpec]
+    config: PolicyConfig, table: StatisticsTable, features: Mapping[str, FeatureSpec]
 ) -> tuple[FeatureScaling, ...]:
     return tuple(
         resolve_scaling(table, spec, config.normalization_mapping.get(spec.type, Mode.IDENTITY))

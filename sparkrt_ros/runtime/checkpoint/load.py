@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparkrt_ros.runtime.checkpoint.act_shapes import check_shapes
-from sparkrt_ros.runtime.checkpoint.config import ActConfig
 from sparkrt_ros.runtime.checkpoint.config_file import read_config
 from sparkrt_ros.runtime.checkpoint.consistency import check_pipelines, source_keys
 from sparkrt_ros.runtime.checkpoint.embedded_stats import embedded_pipelines
+from sparkrt_ros.runtime.checkpoint.features import PolicyConfig
 from sparkrt_ros.runtime.checkpoint.files import (
     CONFIG_FILE,
     POSTPROCESSOR_FILE,
@@ -25,6 +24,7 @@ from sparkrt_ros.runtime.checkpoint.files import (
     check_folder,
     check_weights_present,
 )
+from sparkrt_ros.runtime.checkpoint.formats import WEIGHT_FORMATS
 from sparkrt_ros.runtime.checkpoint.pipeline_file import read_postprocessor, read_preprocessor
 from sparkrt_ros.runtime.checkpoint.safetensors_file import (
     SafetensorsHeader,
@@ -33,7 +33,8 @@ from sparkrt_ros.runtime.checkpoint.safetensors_file import (
     read_header,
 )
 from sparkrt_ros.runtime.checkpoint.steps import PipelineSpec
-from sparkrt_ros.runtime.checkpoint.weights import WeightNames, load_weights, sort_names
+from sparkrt_ros.runtime.checkpoint.tokenizer_file import tokenizer_files
+from sparkrt_ros.runtime.checkpoint.weights import WeightNames, sort_names
 from sparkrt_ros.runtime.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -51,11 +52,11 @@ class CheckpointDescription:
     weights_file: the file errors about weights name.
     tensors: weight name (without ``model.``) -> type and shape in the file.
     warnings: what a user should know although the policy can run.
-    digest: sha256 over configuration, processor files, state files and weights.
+    digest: sha256 over configuration, processor files, state files, tokenizer and weights.
     """
 
     folder: Path
-    config: ActConfig
+    config: PolicyConfig
     preprocessor: PipelineSpec
     postprocessor: PipelineSpec
     source_keys: Mapping[str, str]
@@ -69,10 +70,11 @@ class CheckpointDescription:
 class Checkpoint(CheckpointDescription):
     """A policy folder read completely.
 
-    weights: name without ``model.`` -> tensor on the CPU; floating ones are float32.
+    weights: name without ``model.`` -> tensor on the CPU. Large policies read each tensor when it
+        is asked for, as stored; of others, floating tensors are float32.
     """
 
-    weights: dict[str, torch.Tensor]
+    weights: Mapping[str, torch.Tensor]
 
 
 def describe_checkpoint(
@@ -101,7 +103,8 @@ def load_checkpoint(
     values = {
         item.name: getattr(description, item.name) for item in dataclasses.fields(description)
     }
-    return Checkpoint(**values, weights=load_weights(header, names.weights))
+    read = WEIGHT_FORMATS[description.config.model_type].read
+    return Checkpoint(**values, weights=read(header, names.weights))
 
 
 def _describe(
@@ -110,13 +113,21 @@ def _describe(
     check_folder(folder)
     config, warnings = read_config(folder, allow_unknown_fields=allow_unknown_fields)
     header = read_header(check_weights_present(folder))
+    file_format = WEIGHT_FORMATS[config.model_type]
     names = sort_names(header)
+    arranged, name_notes = file_format.arrange(config, names.weights)
+    names = dataclasses.replace(names, weights=arranged)
     tensors = names.weight_infos(header)
-    check_shapes(config, tensors, file=header.path)
+    file_format.check(config, tensors, file=header.path)
     preprocessor, postprocessor, notes = _pipelines(folder, config, header, names, dataset)
+    notes += [f'{header.path.name}: {note}' for note in name_notes]
     files = [folder / CONFIG_FILE, header.path]
     for pipeline in (preprocessor, postprocessor):
         files += [pipeline.file, *pipeline.state_files]
+    tokenizer = tokenizer_files(folder, preprocessor)
+    files += tokenizer
+    if config.reads_instruction and not tokenizer:
+        notes.append('no tokenizer in the folder: name its file when the policy is loaded')
     description = CheckpointDescription(
         folder=folder,
         config=config,
@@ -133,7 +144,7 @@ def _describe(
 
 def _pipelines(
     folder: Path,
-    config: ActConfig,
+    config: PolicyConfig,
     header: SafetensorsHeader,
     names: WeightNames,
     dataset: str | None,
@@ -142,7 +153,8 @@ def _pipelines(
     present = [
         name for name in (PREPROCESSOR_FILE, POSTPROCESSOR_FILE) if (folder / name).exists()
     ]
-    if present or not names.statistics:
+    older = bool(names.statistics) and WEIGHT_FORMATS[config.model_type].has_older_form
+    if present or not older:
         notes = []
         if names.statistics:
             notes = [

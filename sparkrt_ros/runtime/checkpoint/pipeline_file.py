@@ -11,13 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkrt_ros.runtime.checkpoint.config import FeatureSpec, FeatureType, NormalizationMode
 from sparkrt_ros.runtime.checkpoint.config_file import parse_features, parse_norm_map
+from sparkrt_ros.runtime.checkpoint.features import FeatureSpec, FeatureType, NormalizationMode
 from sparkrt_ros.runtime.checkpoint.files import (
     POSTPROCESSOR_FILE,
     PREPROCESSOR_FILE,
     read_json,
     resolve_inside,
+)
+from sparkrt_ros.runtime.checkpoint.pipeline_entry import Entry
+from sparkrt_ros.runtime.checkpoint.pipeline_policy import (
+    parse_absolute_actions,
+    parse_new_line,
+    parse_relative_actions,
+    parse_state_prompt,
+    parse_tokenizer,
 )
 from sparkrt_ros.runtime.checkpoint.safetensors_file import read_arrays, read_header
 from sparkrt_ros.runtime.checkpoint.stats import (
@@ -27,28 +35,22 @@ from sparkrt_ros.runtime.checkpoint.stats import (
     split_state_keys,
 )
 from sparkrt_ros.runtime.checkpoint.steps import (
+    AbsoluteActionsStep,
     DeviceStep,
+    NewLineStep,
     NormalizeStep,
     PipelineSpec,
+    RelativeActionsStep,
     RenameStep,
+    StatePromptStep,
     Step,
     ToBatchStep,
+    TokenizerStep,
     UnnormalizeStep,
 )
 from sparkrt_ros.runtime.errors import CheckpointError
 
 DEFAULT_EPS = 1e-8
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Entry:
-    """One step as the file has it, with what its parser may need."""
-
-    where: str
-    folder: Path
-    config: Mapping[str, Any]
-    state_file: Path | None
-    dataset: str | None
 
 
 def read_preprocessor(folder: Path, *, dataset: str | None = None) -> PipelineSpec:
@@ -64,7 +66,7 @@ def read_postprocessor(folder: Path, *, dataset: str | None = None) -> PipelineS
 def _read_pipeline(
     folder: Path,
     file_name: str,
-    parsers: Mapping[str, Callable[[_Entry], Step]],
+    parsers: Mapping[str, Callable[[Entry], Step]],
     dataset: str | None,
 ) -> PipelineSpec:
     path = folder / file_name
@@ -110,7 +112,7 @@ def _step_name(path: Path, at: int, raw: Any, parsers: Mapping[str, Any]) -> str
     return name
 
 
-def _read_entry(folder: Path, where: str, raw: dict[str, Any], dataset: str | None) -> _Entry:
+def _read_entry(folder: Path, where: str, raw: dict[str, Any], dataset: str | None) -> Entry:
     unknown = sorted(set(raw) - {'registry_name', 'config', 'state_file', 'artifacts'})
     if unknown:
         raise CheckpointError(
@@ -121,51 +123,33 @@ def _read_entry(folder: Path, where: str, raw: dict[str, Any], dataset: str | No
     config = raw.get('config', {})
     if not isinstance(config, dict):
         raise CheckpointError(f'{where}: config', found=repr(config), expected='an object')
-    _refuse_artifacts(folder, where, raw.get('artifacts'))
     state_file = raw.get('state_file')
     if state_file is not None:
         state_file = resolve_inside(folder, state_file, where=f'{where}: state_file')
-    return _Entry(
-        where=where, folder=folder, config=config, state_file=state_file, dataset=dataset
+    return Entry(
+        where=where,
+        folder=folder,
+        config=config,
+        state_file=state_file,
+        dataset=dataset,
+        artifacts=_read_artifacts(folder, where, raw.get('artifacts')),
     )
 
 
-def _refuse_artifacts(folder: Path, where: str, artifacts: Any) -> None:
-    """No step known here has artifacts; an unsafe path is named as such first."""
+def _read_artifacts(folder: Path, where: str, artifacts: Any) -> dict[str, Path]:
+    """Return the artifacts by name; a path that leaves the folder is an error."""
     if not artifacts:
-        return
+        return {}
     if not isinstance(artifacts, dict):
         raise CheckpointError(f'{where}: artifacts', found=repr(artifacts), expected='an object')
-    for name, value in artifacts.items():
-        resolve_inside(folder, value, where=f'{where}: artifacts.{name}')
-    raise CheckpointError(
-        f'{where}: artifacts', found=', '.join(artifacts), expected='none for this step'
-    )
+    return {
+        name: resolve_inside(folder, value, where=f'{where}: artifacts.{name}')
+        for name, value in artifacts.items()
+    }
 
 
-def _check_options(entry: _Entry, *known: str) -> None:
-    unknown = sorted(set(entry.config) - set(known))
-    if unknown:
-        raise CheckpointError(
-            f'{entry.where}: config',
-            found=f'unknown option {", ".join(unknown)}',
-            expected=', '.join(known) or 'no options',
-            remedy='an option this runtime does not know may change what the step computes',
-        )
-
-
-def _refuse_state(entry: _Entry) -> None:
-    if entry.state_file is not None:
-        raise CheckpointError(
-            f'{entry.where}: state_file',
-            found=entry.state_file.name,
-            expected='none: this step has no state',
-        )
-
-
-def _parse_rename(entry: _Entry) -> RenameStep:
-    _check_options(entry, 'rename_map')
-    _refuse_state(entry)
+def _parse_rename(entry: Entry) -> RenameStep:
+    entry.check('rename_map')
     mapping = entry.config.get('rename_map', {})
     where = f'{entry.where}: rename_map'
     if not isinstance(mapping, dict) or not all(isinstance(to, str) for to in mapping.values()):
@@ -179,15 +163,13 @@ def _parse_rename(entry: _Entry) -> RenameStep:
     return RenameStep(rename_map=dict(mapping))
 
 
-def _parse_to_batch(entry: _Entry) -> ToBatchStep:
-    _check_options(entry)
-    _refuse_state(entry)
+def _parse_to_batch(entry: Entry) -> ToBatchStep:
+    entry.check()
     return ToBatchStep()
 
 
-def _parse_device(entry: _Entry) -> DeviceStep:
-    _check_options(entry, 'device', 'float_dtype')
-    _refuse_state(entry)
+def _parse_device(entry: Entry) -> DeviceStep:
+    entry.check('device', 'float_dtype')
     saved = entry.config.get('device', 'cpu')
     if not isinstance(saved, str):
         raise CheckpointError(f'{entry.where}: device', found=repr(saved), expected='a string')
@@ -227,22 +209,22 @@ class _Scalings:
         return tuple(scalings)
 
 
-def _parse_normalize(entry: _Entry) -> NormalizeStep:
+def _parse_normalize(entry: Entry) -> NormalizeStep:
     scalings = _read_scalings(entry)
     return NormalizeStep(
         eps=scalings.eps, features=scalings.features, scalings=scalings.resolve(actions=False)
     )
 
 
-def _parse_unnormalize(entry: _Entry) -> UnnormalizeStep:
+def _parse_unnormalize(entry: Entry) -> UnnormalizeStep:
     scalings = _read_scalings(entry)
     return UnnormalizeStep(
         eps=scalings.eps, features=scalings.features, scalings=scalings.resolve(actions=True)
     )
 
 
-def _read_scalings(entry: _Entry) -> _Scalings:
-    _check_options(entry, 'eps', 'features', 'norm_map', 'normalize_observation_keys')
+def _read_scalings(entry: Entry) -> _Scalings:
+    entry.check('eps', 'features', 'norm_map', 'normalize_observation_keys', state=True)
     missing = [name for name in ('features', 'norm_map') if name not in entry.config]
     if missing:
         raise CheckpointError(
@@ -260,7 +242,7 @@ def _read_scalings(entry: _Entry) -> _Scalings:
     )
 
 
-def _eps(entry: _Entry) -> float:
+def _eps(entry: Entry) -> float:
     value = entry.config.get('eps', DEFAULT_EPS)
     if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
         raise CheckpointError(
@@ -269,7 +251,7 @@ def _eps(entry: _Entry) -> float:
     return float(value)
 
 
-def _observation_keys(entry: _Entry, features: Mapping[str, FeatureSpec]) -> frozenset[str] | None:
+def _observation_keys(entry: Entry, features: Mapping[str, FeatureSpec]) -> frozenset[str] | None:
     keys = entry.config.get('normalize_observation_keys')
     if keys is None:
         return None
@@ -284,7 +266,7 @@ def _observation_keys(entry: _Entry, features: Mapping[str, FeatureSpec]) -> fro
     return frozenset(keys)
 
 
-def _read_table(entry: _Entry, features: Mapping[str, FeatureSpec]) -> StatisticsTable:
+def _read_table(entry: Entry, features: Mapping[str, FeatureSpec]) -> StatisticsTable:
     if entry.state_file is None:
         source = f'{entry.where} (no state_file)'
         return StatisticsTable(source=source, by_feature={}, datasets={})
@@ -295,14 +277,19 @@ def _read_table(entry: _Entry, features: Mapping[str, FeatureSpec]) -> Statistic
     return table.for_dataset(entry.dataset)
 
 
-_PREPROCESSOR_STEPS: Mapping[str, Callable[[_Entry], Step]] = {
+_PREPROCESSOR_STEPS: Mapping[str, Callable[[Entry], Step]] = {
     RenameStep.registry_name: _parse_rename,
     ToBatchStep.registry_name: _parse_to_batch,
     DeviceStep.registry_name: _parse_device,
     NormalizeStep.registry_name: _parse_normalize,
+    NewLineStep.registry_name: parse_new_line,
+    StatePromptStep.registry_name: parse_state_prompt,
+    TokenizerStep.registry_name: parse_tokenizer,
+    RelativeActionsStep.registry_name: parse_relative_actions,
 }
-_POSTPROCESSOR_STEPS: Mapping[str, Callable[[_Entry], Step]] = {
+_POSTPROCESSOR_STEPS: Mapping[str, Callable[[Entry], Step]] = {
     UnnormalizeStep.registry_name: _parse_unnormalize,
     ToBatchStep.registry_name: _parse_to_batch,
     DeviceStep.registry_name: _parse_device,
+    AbsoluteActionsStep.registry_name: parse_absolute_actions,
 }

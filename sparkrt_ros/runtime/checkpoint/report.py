@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from sparkrt_ros.runtime.checkpoint.config import ActConfig, FeatureSpec
 from sparkrt_ros.runtime.checkpoint.consistency import scaled_names
+from sparkrt_ros.runtime.checkpoint.features import FeatureSpec
+from sparkrt_ros.runtime.checkpoint.formats import WEIGHT_FORMATS
 from sparkrt_ros.runtime.checkpoint.load import CheckpointDescription
 from sparkrt_ros.runtime.checkpoint.stats import FeatureScaling
 from sparkrt_ros.runtime.checkpoint.steps import (
@@ -16,8 +17,6 @@ from sparkrt_ros.runtime.checkpoint.steps import (
     RenameStep,
     UnnormalizeStep,
 )
-
-TRAINING_PREFIX = 'vae_encoder'
 
 
 def report(description: CheckpointDescription) -> dict[str, Any]:
@@ -38,7 +37,7 @@ def report(description: CheckpointDescription) -> dict[str, Any]:
         'outputs': _outputs(description),
         'preprocessor': _steps(description.preprocessor),
         'postprocessor': _steps(description.postprocessor),
-        'architecture': _architecture(config),
+        'architecture': config.architecture,
         'weights': _weights(description),
         'warnings': list(description.warnings),
         'digest': description.digest,
@@ -104,33 +103,19 @@ def _steps(pipeline: PipelineSpec) -> dict[str, Any]:
     }
 
 
-def _architecture(config: ActConfig) -> dict[str, Any]:
-    names = (
-        'vision_backbone',
-        'dim_model',
-        'n_heads',
-        'dim_feedforward',
-        'feedforward_activation',
-        'n_encoder_layers',
-        'n_decoder_layers',
-        'pre_norm',
-        'latent_dim',
-    )
-    return {name: getattr(config, name) for name in names}
-
-
 def _weights(description: CheckpointDescription) -> dict[str, Any]:
     types: Counter[str] = Counter()
-    training_only = 0
+    unread = 0
+    unread_prefixes = WEIGHT_FORMATS[description.config.model_type].unread_prefixes
     for name, info in description.tensors.items():
         types[info.dtype] += info.count
-        training_only += info.count if name.startswith(TRAINING_PREFIX) else 0
+        unread += info.count if name.startswith(unread_prefixes) else 0
     parameters = sum(types.values())
     return {
         'file': description.weights_file.name,
         'size_bytes': description.weights_file.stat().st_size,
         'tensors': len(description.tensors),
         'parameters': parameters,
-        'inference_parameters': parameters - training_only,
+        'inference_parameters': parameters - unread,
         'parameters_by_type': dict(types.most_common()),
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from sparkrt_ros.runtime.checkpoint.config import FeatureSpec
+from sparkrt_ros.runtime.checkpoint.features import FeatureSpec
 from sparkrt_ros.runtime.checkpoint.stats import FeatureScaling
 
 
@@ -54,7 +54,71 @@ class UnnormalizeStep:
     scalings: tuple[FeatureScaling, ...]
 
 
-Step = RenameStep | ToBatchStep | DeviceStep | NormalizeStep | UnnormalizeStep
+@dataclass(frozen=True, kw_only=True)
+class NewLineStep:
+    """Ends the instruction with a new line."""
+
+    registry_name: ClassVar[str] = 'pi0_new_line_processor'
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatePromptStep:
+    """Writes the state, as it is at this place in the file, into the prompt.
+
+    max_state_dim: the size up to which older versions of LeRobot padded it.
+    """
+
+    registry_name: ClassVar[str] = 'pi05_prepare_state_tokenizer_processor_step'
+    max_state_dim: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerStep:
+    """Turns the prompt into tokens, padded on the right to ``max_length``.
+
+    tokenizer_name: as LeRobot looks it up, to tell a user what is missing.
+    folder: the tokenizer that came with the policy, or None.
+    """
+
+    registry_name: ClassVar[str] = 'tokenizer_processor'
+    max_length: int
+    tokenizer_name: str | None
+    folder: Path | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelativeActionsStep:
+    """Remembers the state that relative actions start from.
+
+    exclude_joints: parts of names of actions that stay absolute. action_names: None where the
+        file gives none, and every action is relative then.
+    """
+
+    registry_name: ClassVar[str] = 'relative_actions_processor'
+    enabled: bool
+    exclude_joints: tuple[str, ...]
+    action_names: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbsoluteActionsStep:
+    """Adds the remembered state to relative actions."""
+
+    registry_name: ClassVar[str] = 'absolute_actions_processor'
+    enabled: bool
+
+
+TextStep = NewLineStep | StatePromptStep | TokenizerStep
+Step = (
+    RenameStep
+    | ToBatchStep
+    | DeviceStep
+    | NormalizeStep
+    | UnnormalizeStep
+    | TextStep
+    | RelativeActionsStep
+    | AbsoluteActionsStep
+)
 
 
 @dataclass(frozen=True, kw_only=True)

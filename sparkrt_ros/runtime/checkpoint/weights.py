@@ -1,12 +1,12 @@
 """Weight names and weights.
 
 Names: LeRobot's ``model.`` and a compiled module's ``_orig_mod`` are taken off, statistics are
-set apart. Only ``load_weights`` imports torch.
+set apart. torch is imported only to read tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -61,6 +61,43 @@ def load_weights(header: SafetensorsHeader, names: Mapping[str, str]) -> dict[st
     import torch
     from safetensors import safe_open
 
+    _check_types(header, names)
+    weights = {}
+    with safe_open(header.path, framework='pt', device='cpu') as stored_tensors:
+        for name, stored in names.items():
+            tensor = stored_tensors.get_tensor(stored)
+            # A copy: the file may be replaced while the policy runs, and it is memory-mapped.
+            dtype = torch.float32 if tensor.is_floating_point() else tensor.dtype
+            weights[name] = tensor.to(dtype, copy=True)
+    return weights
+
+
+class StoredWeights(Mapping[str, 'torch.Tensor']):
+    """The named tensors of a file, each read when it is asked for, in the type it is stored in.
+
+    For policies of which two copies would not fit. A tensor is a view of the file: whoever keeps
+    it copies it. Raises ``CheckpointError`` as ``load_weights``.
+    """
+
+    def __init__(self, header: SafetensorsHeader, names: Mapping[str, str]) -> None:
+        from safetensors import safe_open
+
+        _check_types(header, names)
+        self._names = dict(names)
+        self._file = safe_open(header.path, framework='pt', device='cpu')
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        tensor: torch.Tensor = self._file.get_tensor(self._names[name])  # type: ignore[no-untyped-call]
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _check_types(header: SafetensorsHeader, names: Mapping[str, str]) -> None:
     for stored in names.values():
         kind = header.tensors[stored].dtype
         if kind not in WEIGHT_TYPES:
@@ -70,11 +107,3 @@ def load_weights(header: SafetensorsHeader, names: Mapping[str, str]) -> dict[st
                 expected=f'one of {", ".join(WEIGHT_TYPES)}',
                 remedy='save the weights as float32, float16 or bfloat16',
             )
-    weights = {}
-    with safe_open(header.path, framework='pt', device='cpu') as stored_tensors:
-        for name, stored in names.items():
-            tensor = stored_tensors.get_tensor(stored)
-            # A copy: the file may be replaced while the policy runs, and it is memory-mapped.
-            dtype = torch.float32 if tensor.is_floating_point() else tensor.dtype
-            weights[name] = tensor.to(dtype, copy=True)
-    return weights

@@ -9,26 +9,49 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparkrt_ros.runtime.errors import CheckpointError
+from sparkrt_ros.runtime.errors import CheckpointError, ConfigError
 from sparkrt_ros.runtime.policies.act_adapter import ActAdapter
 from sparkrt_ros.runtime.policies.adapter import PolicyAdapter
+from sparkrt_ros.runtime.policies.pi_adapter import PiAdapter
+from sparkrt_ros.runtime.vla_config import VlaConfig
 
-ADAPTERS: Mapping[str, Callable[..., PolicyAdapter]] = MappingProxyType({'act': ActAdapter})
+ADAPTERS: Mapping[str, Callable[..., PolicyAdapter]] = MappingProxyType(
+    {'act': ActAdapter, 'pi0': PiAdapter, 'pi05': PiAdapter}
+)
 """Policy type -> factory taking (config, weights, device=..., weights_file=...)."""
+
+TAKES_VLA_CONFIG = frozenset({'pi0', 'pi05'})
+"""The types whose factory takes ``vla=``."""
 
 
 def make_adapter(
-    config: Any, weights: Mapping[str, Tensor], *, device: torch.device, weights_file: str
+    config: Any,
+    weights: Mapping[str, Tensor],
+    *,
+    device: torch.device,
+    weights_file: str,
+    vla: VlaConfig | None = None,
 ) -> PolicyAdapter:
     """Build the adapter for a typed configuration; ``weights_file`` is what its errors name.
 
-    Raises CheckpointError for an unknown type, or weights that do not cover the network.
+    Raises CheckpointError for an unknown type, or weights that do not cover the network, and
+    ConfigError for choices that this type of policy does not have.
     """
-    factory = ADAPTERS.get(config.model_type)
+    kind = config.model_type
+    factory = ADAPTERS.get(kind)
     if factory is None:
         raise CheckpointError(
             'config.json, type',
-            found=repr(config.model_type),
+            found=repr(kind),
             expected=f'one of {", ".join(sorted(ADAPTERS))}',
+        )
+    chosen = VlaConfig() if vla is None else vla
+    if kind in TAKES_VLA_CONFIG:
+        return factory(config, weights, device=device, weights_file=weights_file, vla=chosen)
+    if chosen != VlaConfig():
+        raise ConfigError(
+            'vla',
+            found=f'choices for a {kind} policy',
+            expected=f'none: they are for {", ".join(sorted(TAKES_VLA_CONFIG))}',
         )
     return factory(config, weights, device=device, weights_file=weights_file)

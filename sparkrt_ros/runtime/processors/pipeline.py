@@ -9,8 +9,13 @@ from torch import Tensor
 
 from sparkrt_ros.runtime.checkpoint.config import FeatureSpec, FeatureType
 from sparkrt_ros.runtime.checkpoint.load import CheckpointDescription
-from sparkrt_ros.runtime.checkpoint.steps import PipelineSpec, UnnormalizeStep
+from sparkrt_ros.runtime.checkpoint.steps import (
+    PipelineSpec,
+    RelativeActionsStep,
+    UnnormalizeStep,
+)
 from sparkrt_ros.runtime.errors import ActionError, ObservationError
+from sparkrt_ros.runtime.processors.relative import Anchor
 from sparkrt_ros.runtime.processors.scaling import FeatureScaler
 from sparkrt_ros.runtime.processors.steps import Batch, build_step, mover
 
@@ -67,15 +72,22 @@ class Preprocessor:
 
 
 class Postprocessor:
-    """Turns the policy's output into actions in the units of the dataset.
+    """Turns the policy's output into actions in the units of the dataset, and back.
 
     Takes (B, T, A) or (B, A) float32 and returns the same shape on ``device``. The caller brings
     actions to the host when it needs them: a saved move to the CPU is not done here, since it
     would wait for the device in the middle of what may be one captured graph.
+
+    relative: how actions are relative to the state, where they are.
     """
 
     def __init__(
-        self, pipeline: PipelineSpec, *, action_size: int, device: torch.device | str
+        self,
+        pipeline: PipelineSpec,
+        *,
+        action_size: int,
+        device: torch.device | str,
+        relative: RelativeActionsStep | None = None,
     ) -> None:
         self.device = torch.device(device)
         self._action_size = action_size
@@ -85,9 +97,38 @@ class Postprocessor:
             if isinstance(step, UnnormalizeStep)
             for scaling in step.scalings
         ]
+        self._anchor = None
+        if relative is not None and relative.enabled:
+            self._anchor = Anchor(relative, action_size=action_size, device=self.device)
 
-    def __call__(self, actions: Tensor) -> Tensor:
-        """Return actions in dataset units; raises ``ActionError`` for another shape or type."""
+    def __call__(self, actions: Tensor, *, anchor: Tensor | None = None) -> Tensor:
+        """Return actions in dataset units; raises ``ActionError`` for another shape or type.
+
+        anchor: the raw state (B, S) of the observation the chunk was predicted from; every row
+            of a chunk is relative to this one, however late it is played.
+        """
+        self._check(actions)
+        actions = actions.to(self.device)
+        for scaler in self._scalers:
+            actions = scaler.unnormalize(actions)
+        if self._anchor is None:
+            return actions
+        return self._anchor.to_absolute(actions, _given(anchor))
+
+    def to_model_space(self, actions: Tensor, *, anchor: Tensor | None = None) -> Tensor:
+        """Return actions in dataset units as the policy would put them; see ``__call__``.
+
+        anchor: the raw state that they shall be relative to, now.
+        """
+        self._check(actions)
+        actions = actions.to(self.device)
+        if self._anchor is not None:
+            actions = self._anchor.to_relative(actions, _given(anchor))
+        for scaler in reversed(self._scalers):
+            actions = scaler.normalize(actions)
+        return actions
+
+    def _check(self, actions: Tensor) -> None:
         if actions.dim() not in (2, 3) or actions.shape[-1] != self._action_size:
             raise ActionError(
                 'policy output',
@@ -96,21 +137,37 @@ class Postprocessor:
             )
         if actions.dtype != torch.float32:
             raise ActionError('policy output', found=str(actions.dtype), expected='torch.float32')
-        actions = actions.to(self.device)
-        for scaler in self._scalers:
-            actions = scaler.unnormalize(actions)
-        return actions
+
+
+def _given(anchor: Tensor | None) -> Tensor:
+    if anchor is None:
+        raise ActionError(
+            'policy output',
+            found='relative actions without a state',
+            expected='the state that the chunk was predicted from',
+        )
+    return anchor
 
 
 def make_processors(
-    checkpoint: CheckpointDescription, *, device: torch.device | str
+    checkpoint: CheckpointDescription,
+    *,
+    device: torch.device | str,
+    missing_cameras: tuple[str, ...] = (),
 ) -> tuple[Preprocessor, Postprocessor]:
-    """Return the pipelines of a policy on ``device``."""
+    """Return the pipelines of a policy on ``device``; missing cameras are not asked for."""
     config = checkpoint.config
-    preprocessor = Preprocessor(
-        checkpoint.preprocessor, features=config.consumed_features, device=device
+    features = {
+        key: spec for key, spec in config.consumed_features.items() if key not in missing_cameras
+    }
+    preprocessor = Preprocessor(checkpoint.preprocessor, features=features, device=device)
+    relative = (
+        step for step in checkpoint.preprocessor.steps if isinstance(step, RelativeActionsStep)
     )
     postprocessor = Postprocessor(
-        checkpoint.postprocessor, action_size=config.action_feature.shape[0], device=device
+        checkpoint.postprocessor,
+        action_size=config.action_feature.shape[0],
+        device=device,
+        relative=next(relative, None),
     )
     return preprocessor, postprocessor

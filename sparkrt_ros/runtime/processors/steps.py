@@ -16,12 +16,17 @@ from sparkrt_ros.runtime.checkpoint.config import (
 )
 from sparkrt_ros.runtime.checkpoint.steps import (
     DeviceStep,
+    NewLineStep,
     NormalizeStep,
+    RelativeActionsStep,
     RenameStep,
+    StatePromptStep,
     Step,
     ToBatchStep,
+    TokenizerStep,
 )
 from sparkrt_ros.runtime.errors import ObservationError
+from sparkrt_ros.runtime.processors.relative import ANCHOR_KEY
 from sparkrt_ros.runtime.processors.scaling import FeatureScaler
 
 Batch = dict[str, Tensor]
@@ -41,6 +46,11 @@ def build_step(step: Step, *, device: torch.device) -> BatchFunction:
         return mover(device)
     if isinstance(step, NormalizeStep):
         return _normalizer(step, device)
+    if isinstance(step, RelativeActionsStep):
+        return _remember_state if step.enabled else dict
+    if isinstance(step, NewLineStep | StatePromptStep | TokenizerStep):
+        # Text is made on the host, see ``prompt.py``: nothing of it can be captured.
+        return dict
     raise TypeError(f'{step.registry_name} is no observation step')
 
 
@@ -68,6 +78,10 @@ def add_batch_dimension(batch: Batch) -> Batch:
         if single is not None and value.dim() == single:
             result[key] = value.unsqueeze(0)
     return result
+
+
+def _remember_state(batch: Batch) -> Batch:
+    return {**batch, ANCHOR_KEY: batch[STATE_KEY]} if STATE_KEY in batch else dict(batch)
 
 
 def mover(device: torch.device) -> BatchFunction:
