@@ -31,10 +31,12 @@ def rest_by_loop(actions: np.ndarray, row: float, rows: int) -> list[list[float]
         low = math.floor(place)
         high = min(low + 1, last)
         part = place - low
-        rest.append([
-            float(a) + part * (float(b) - float(a))
-            for a, b in zip(actions[low], actions[high], strict=True)
-        ])
+        rest.append(
+            [
+                float(a) + part * (float(b) - float(a))
+                for a, b in zip(actions[low], actions[high], strict=True)
+            ]
+        )
     return rest
 
 
@@ -58,9 +60,7 @@ def test_the_rest_of_a_chunk_equals_the_plain_loop(rows, eighths, wanted, seed):
     actions = np.random.default_rng(seed).normal(size=(rows, 3)).astype(np.float32)
     rest = rest_of_chunk(actions, row=eighths / 8, rows=wanted)
     assert rest.dtype == np.float32
-    np.testing.assert_allclose(
-        rest, rest_by_loop(actions, eighths / 8, wanted), rtol=0, atol=1e-6
-    )
+    np.testing.assert_allclose(rest, rest_by_loop(actions, eighths / 8, wanted), rtol=0, atol=1e-6)
 
 
 def test_whole_rows_are_the_rows_bit_for_bit_and_then_the_last_one():

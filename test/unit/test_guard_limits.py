@@ -67,11 +67,13 @@ actions = st.lists(
     plan=actions,
     blend_in_s=st.sampled_from([0.0, 0.1, 0.5]),
     periods=st.lists(st.floats(0.001, 0.2), min_size=1, max_size=5),
-    bounds=st.sampled_from([
-        limits(),
-        limits(acceleration=(INF, INF, INF), max_step=(0.01, INF, 0.3)),
-        limits(acceleration=(0.3, 40.0, INF), max_step=(0.5, 0.001, INF)),
-    ]),
+    bounds=st.sampled_from(
+        [
+            limits(),
+            limits(acceleration=(INF, INF, INF), max_step=(0.01, INF, 0.3)),
+            limits(acceleration=(0.3, 40.0, INF), max_step=(0.5, 0.001, INF)),
+        ]
+    ),
 )
 def test_position_speed_and_step_hold_for_any_targets_and_periods(
     pose, plan, blend_in_s, periods, bounds
@@ -125,9 +127,7 @@ def spread(plan, pose, period_s):
 def test_acceleration_holds_too_while_the_period_does_not_shrink(
     pose, plan, acceleration, blend_in_s, period_s, grown
 ):
-    made = guard(
-        started_at=pose, bounds=limits(acceleration=acceleration), blend_in_s=blend_in_s
-    )
+    made = guard(started_at=pose, bounds=limits(acceleration=acceleration), blend_in_s=blend_in_s)
     most = np.array(acceleration)
     previous, rate, out = np.array(pose), np.zeros(3), np.zeros(3)
     goals = list(spread(plan, pose, period_s))
@@ -156,9 +156,7 @@ def braked(distance: float, *, acceleration: float, period_s: float) -> float:
 
 @settings(deadline=None, max_examples=100)
 @given(way=st.floats(1e-6, 0.9), acceleration=st.floats(0.5, 500.0))
-def test_a_target_is_reached_without_overshoot_and_braking_is_as_late_as_can_be(
-    way, acceleration
-):
+def test_a_target_is_reached_without_overshoot_and_braking_is_as_late_as_can_be(way, acceleration):
     made = guard(bounds=limits(acceleration=(acceleration, INF, INF)))
     made.start(np.array([0.0, 0.5, 0.0]))
     place, course = 0.0, [0.0]

@@ -65,9 +65,7 @@ def test_on_the_step_grid_it_equals_the_table_of_steps(mode, data):
             rows = random.normal(size=(data.draw(st.integers(6, 15)), 2))
             number += 1
             newest = observed
-            held.take(
-                chunk(rows, stamp_ns=observed * DT_NS, chunk_id=number), now_ns=step * DT_NS
-            )
+            held.take(chunk(rows, stamp_ns=observed * DT_NS, chunk_id=number), now_ns=step * DT_NS)
             oracle.take(observed, rows[:, 0].tolist())
         wanted = oracle.next(step)
         found = sample(held, step * DT_NS)

@@ -17,6 +17,7 @@ from sparkrt_ros.runtime.types import ActionChunk
 MAX_CHUNKS = 256
 # Stamps are whole nanoseconds, dt is not: a time this near to a row is that row.
 SNAP_NS = 2.0
+FOREVER_NS = 2**62
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -85,6 +86,15 @@ class ChunkStore:
     def last_end_ns(self) -> int:
         """When every chunk has run out; 0 without chunks."""
         return int(self._ends_ns[: self.count].max()) if self.count else 0
+
+    def next_end_ns(self, now_ns: int, *, course: bool) -> int:
+        """When the next chunk runs out after ``now_ns``; FOREVER_NS where none does.
+
+        course: or leaves the course of the overlap function.
+        """
+        ends_ns = (self._course_ends_ns if course else self._ends_ns)[: self.count]
+        later_ns = ends_ns[ends_ns > now_ns]
+        return int(later_ns.min()) if later_ns.size else FOREVER_NS
 
     def newest_dt_ns(self) -> float:
         return float(self._dt_ns[self.count - 1])

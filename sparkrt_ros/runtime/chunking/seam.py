@@ -4,8 +4,8 @@ A course is what the chunks say should be sent. It leaps when a chunk begins to 
 out that others were averaged with, and when the way of playing changes. What is sent is then not
 the new course but that plus an offset, which begins as the leap in place and in speed, so that
 what is sent goes on as it did, and fades as ``(d/dt + w)^3 offset = 0``: without overshoot from
-rest, and with an acceleration that begins at 0. After ``blend_s`` 2 % of a leap are left; some time
-later the offset is 0 and the course is sent bit for bit.
+rest, and with an acceleration that begins at 0. After ``blend_s`` 2 % of a leap are left; some
+time later the offset is 0 and the course is sent bit for bit.
 
 Beyond that, no joint moves faster meanwhile than ``SEAM_FACTOR`` times the fastest it moved inside
 any chunk taken since the start (``inside``), which is what makes the bound of a seam:
@@ -19,7 +19,7 @@ leap is that large. Imports no torch; ``A`` joints; nothing is allocated per val
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,14 +35,13 @@ SWITCH_BLEND_S = 0.2
 FADE = 7.5
 # An offset below this ends [rad or m]; so does its speed, times blend_s.
 NOTHING = 1e-7
-# A course that moves faster than its chunks by more than rounding has leapt.
-ROUNDING = 1e-9
 
 Float64Array = npt.NDArray[np.float64]
+Cause = Literal['chunk', 'end', 'switch']
 
 
 class SeamFigures(NamedTuple):
-    """The steps that were sent at seams: from a chunk's first value until its offset has faded.
+    """The steps that were sent at seams: from where a chunk begins or ends to the blend's end.
 
     seams: chunks that took over from others. last, largest: the largest step of one joint from one
     value to the next, at the newest seam and at any [rad or m]. last_ratio, largest_ratio: the
@@ -69,7 +68,6 @@ class Seam:
         self._least, self._limit, self._work, self._more = np.zeros((4, size))
         self._mask = np.zeros(size, dtype=np.bool_)
         self._inside = np.zeros(size)
-        self._held = np.zeros(size)
         self.restart()
 
     @property
@@ -99,7 +97,6 @@ class Seam:
     def restart(self) -> None:
         """As when it was made, with its blend kept."""
         self._inside[:] = 0.0
-        self._held[:] = 0.0
         self._seams = 0
         self._last = self._largest = self._last_ratio = self._largest_ratio = 0.0
         self.forget()
@@ -116,13 +113,13 @@ class Seam:
         self.period_ns = 0
 
     def learn(self, steepest: Float64Array) -> None:
-        """How fast each joint moves inside the chunks now held, (A,) per second."""
-        np.copyto(self._held, steepest)
+        """Note how fast each joint moves inside chunks, (A,) per second."""
         np.maximum(self._inside, steepest, out=self._inside)
 
-    def last_course(self, *, out: Float64Array) -> None:
-        """The course at ``course_ns``."""
-        np.copyto(out, self._course)
+    def course_at(self, now_ns: int, *, out: Float64Array) -> None:
+        """Where the course would be now if it went on as it did; at ``course_ns`` where it was."""
+        np.multiply(self._rate, (now_ns - self.course_ns) / 1e9, out=out)
+        np.add(out, self._course, out=out)
 
     def leap(
         self,
@@ -131,16 +128,19 @@ class Seam:
         old: Float64Array,
         new: Float64Array,
         new_rate: Float64Array,
-        switch: bool = False,
+        cause: Cause,
     ) -> None:
         """The course is ``new`` from now on and moves on at ``new_rate``; it would be ``old``.
 
-        switch: the way of playing changed; else a chunk took over, whose step is measured.
+        cause: a ``chunk`` took over, one came to its ``end`` that others were averaged with, or
+        the way of playing was switched (``switch``), which is no seam.
         """
         if now_ns > self.course_ns:
             np.subtract(old, self._course, out=self._rate)
             np.divide(self._rate, (now_ns - self.course_ns) / 1e9, out=self._rate)
-        blend_s = max(self._blend_s, SWITCH_BLEND_S) if switch else self._blend_s
+        blend_s = self._blend_s
+        if cause == 'switch':
+            blend_s = max(blend_s, SWITCH_BLEND_S)
         if blend_s > 0.0:
             self._fade(now_ns)
             np.subtract(old, new, out=self._work)
@@ -151,10 +151,10 @@ class Seam:
         np.copyto(self._course, new)
         np.copyto(self._rate, new_rate)
         self.course_ns = now_ns
-        if not switch:
+        if cause == 'chunk':
             self._seams += 1
             self._last = self._last_ratio = 0.0
-            self._measured = True
+        self._measured = self._measured or cause != 'switch'
 
     def follow(self, now_ns: int, *, value: Float64Array) -> None:
         """Turn ``value``, the course at ``now_ns``, into what is sent, in place."""
@@ -188,24 +188,10 @@ class Seam:
         np.divide(self._least, LONGEST * blend_s, out=self._least)
 
     def _move_course(self, now_ns: int, value: Float64Array) -> None:
-        """Note the course; a leap that nobody announced goes into the offset."""
         elapsed_s = (now_ns - self.course_ns) / 1e9
         if elapsed_s <= 0.0:
             return
-        self._fade(now_ns)
         np.subtract(value, self._course, out=self._work)
-        if self._blend_s > 0.0:
-            np.multiply(self._held, elapsed_s * (1.0 + ROUNDING), out=self._limit)
-            np.add(self._limit, ROUNDING, out=self._limit)
-            np.negative(self._limit, out=self._more)
-            np.clip(self._work, self._more, self._limit, out=self._limit)
-            np.not_equal(self._work, self._limit, out=self._mask)
-            if self._mask.any():
-                np.subtract(self._work, self._limit, out=self._more)
-                np.subtract(self._offset, self._more, out=self._offset)
-                np.copyto(self._work, self._limit)
-                self._open(now_ns, self._blend_s)
-                self._measured = True
         np.divide(self._work, elapsed_s, out=self._rate)
         np.copyto(self._course, value)
         self.course_ns = now_ns
