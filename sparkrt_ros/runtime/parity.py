@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sparkrt_ros.runtime.errors import ConfigError
+from sparkrt_ros.runtime.following import NO, UNCLEAR, follows_input
 from sparkrt_ros.runtime.types import Capabilities, FloatArray, Observation
 
 Predict = Callable[[Observation], FloatArray]
@@ -20,7 +22,10 @@ _Float64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """How near a chunk is to the reference's. Both (T, A), compared in float64."""
+    """How near a chunk is to the reference's. Both (T, A), compared in float64.
+
+    Values that are not finite make the cosine NaN and the differences infinite.
+    """
 
     cosine: float
     max_abs: float
@@ -31,9 +36,10 @@ class Agreement:
 class Verdict:
     """The outcome of a gate. reason: why it failed, or empty.
 
-    worst: the least agreement over all observations. follows_input: whether every chunk of the
-    candidate was nearer to the reference's chunk for the same observation than to that for any
-    other; a candidate that replays old input fails this even where all chunks look alike.
+    worst: the least agreement over all observations. follows_input: False where the candidate's
+    chunks show that it replays old input; that fails even where all chunks look alike.
+    clear: False where the reference changes too little, from one observation to the next, to
+    tell whether the candidate follows.
     """
 
     passed: bool
@@ -41,24 +47,45 @@ class Verdict:
     worst: Agreement
     each: tuple[Agreement, ...]
     follows_input: bool
+    clear: bool = True
 
 
 def compare(candidate: npt.ArrayLike, reference: npt.ArrayLike) -> Agreement:
-    """Compare two chunks of equal shape; raises ConfigError when the shapes differ."""
+    """Compare two arrays of equal shape; raises ConfigError when the shapes differ."""
+    found, wanted = np.asarray(candidate), np.asarray(reference)
+    _check_shapes(found, wanted)
+    return compare_each(found[np.newaxis], wanted[np.newaxis])[0]
+
+
+def compare_each(candidate: npt.ArrayLike, reference: npt.ArrayLike) -> list[Agreement]:
+    """Compare N arrays with N others, one by one, as ``compare`` does."""
     found: _Float64 = np.asarray(candidate, dtype=np.float64)
     wanted: _Float64 = np.asarray(reference, dtype=np.float64)
+    _check_shapes(found, wanted)
+    found, wanted = found.reshape(len(found), -1), wanted.reshape(len(wanted), -1)
+    finite = np.isfinite(found).all(axis=1) & np.isfinite(wanted).all(axis=1)
+    figures = np.full((len(found), 3), (np.nan, np.inf, np.inf))
+    figures[finite] = _figures(found[finite], wanted[finite])
+    return [Agreement(cosine=c, max_abs=m, p99_abs=p) for c, m, p in figures.tolist()]
+
+
+def _check_shapes(found: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> None:
     if found.shape != wanted.shape:
         raise ConfigError('parity', found=f'shape {found.shape}', expected=f'{wanted.shape}')
+
+
+def _figures(found: _Float64, wanted: _Float64) -> _Float64:
+    """(n, 3): cosine, largest difference, 99th percentile of finite rows (n, D)."""
+    if not found.size:
+        return np.empty((len(found), 3))
     difference = np.abs(found - wanted)
-    lengths = float(np.linalg.norm(found) * np.linalg.norm(wanted))
-    cosine = float((found * wanted).sum()) / lengths if lengths > 0 else float(lengths == 0)
-    if not np.isfinite(found).all():
-        cosine = float('nan')
-    return Agreement(
-        cosine=cosine,
-        max_abs=float(difference.max()),
-        p99_abs=float(np.percentile(difference, 99)),
-    )
+    lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(wanted, axis=1)
+    products = (found * wanted).sum(axis=1)
+    same = (found == wanted).all(axis=1)
+    # A vector without length has no direction: alike only where both are zero.
+    cosine = np.divide(products, lengths, out=same.astype(np.float64), where=lengths > 0)
+    p99 = np.percentile(difference, 99, axis=1)
+    return np.stack((cosine, difference.max(axis=1), p99), axis=1)
 
 
 def gate(
@@ -71,47 +98,73 @@ def gate(
 ) -> Verdict:
     """Run both on every observation and judge. At least two different observations are needed.
 
-    The observations must not be those a tier was calibrated on.
+    The observations must not be those a tier was calibrated on, and come in order of time where
+    they were recorded.
     """
-    if len(observations) < 2:
-        raise ConfigError(
-            'parity', found=f'{len(observations)} observations', expected='at least 2'
-        )
     found = [candidate(observation) for observation in observations]
     wanted = [reference(observation) for observation in observations]
-    each = tuple(compare(a, b) for a, b in zip(found, wanted, strict=True))
-    worst = Agreement(
-        cosine=min(a.cosine for a in each) if all(a.cosine == a.cosine for a in each) else -1.0,
-        max_abs=max((a.max_abs for a in each), key=lambda v: np.inf if v != v else v),
-        p99_abs=max((a.p99_abs for a in each), key=lambda v: np.inf if v != v else v),
-    )
-    follows = _follows_input(found, wanted)
+    return judge(found, wanted, min_cosine=min_cosine, max_abs=max_abs)
+
+
+def judge(
+    found: Sequence[FloatArray],
+    wanted: Sequence[FloatArray],
+    *,
+    min_cosine: float,
+    max_abs: float,
+    p99_abs: float = float('inf'),
+) -> Verdict:
+    """Judge the chunks of a candidate, N of (T, A), by those of the reference.
+
+    Raises ConfigError for fewer than two chunks, and for shapes that differ.
+    """
+    if len(wanted) < 2:
+        raise ConfigError('parity', found=f'{len(wanted)} observations', expected='at least 2')
+    all_found, all_wanted = np.stack(found), np.stack(wanted)
+    each = tuple(compare_each(all_found, all_wanted))
+    worst = least(each)
+    following = follows_input(all_found, all_wanted)
     reasons = []
     if not worst.cosine >= min_cosine:
         reasons.append(f'cosine {worst.cosine:.7f} below {min_cosine}')
     if not worst.max_abs <= max_abs:
         reasons.append(f'largest difference {worst.max_abs:.3g} above {max_abs}')
-    if not follows:
+    if not worst.p99_abs <= p99_abs:
+        reasons.append(f'difference in 1 of 100 values {worst.p99_abs:.3g} above {p99_abs}')
+    if following == NO:
         reasons.append('its output does not follow its input')
     return Verdict(
         passed=not reasons,
         reason='; '.join(reasons),
         worst=worst,
         each=each,
-        follows_input=follows,
+        follows_input=following != NO,
+        clear=following != UNCLEAR,
     )
 
 
-def _follows_input(found: Sequence[FloatArray], wanted: Sequence[FloatArray]) -> bool:
-    """Whether each found chunk is nearest to its own wanted one, where those differ at all."""
-    for index, chunk in enumerate(found):
-        own = float(np.abs(chunk - wanted[index]).max())
-        for other, rival in enumerate(wanted):
-            if other == index or np.array_equal(rival, wanted[index]):
-                continue
-            if not own < float(np.abs(chunk - rival).max()):
-                return False
-    return True
+def least(each: Sequence[Agreement]) -> Agreement:
+    """The worst of every figure; -1 and infinity stand in for one that is no number."""
+
+    def largest(values: list[float]) -> float:
+        return max((np.inf if value != value else value for value in values), default=0.0)
+
+    return Agreement(
+        cosine=min((-1.0 if a.cosine != a.cosine else a.cosine for a in each), default=1.0),
+        max_abs=largest([a.max_abs for a in each]),
+        p99_abs=largest([a.p99_abs for a in each]),
+    )
+
+
+def negative_controls(wanted: Sequence[FloatArray]) -> dict[str, list[FloatArray]]:
+    """Candidates that must fail, made of the reference's own chunks: name -> chunks.
+
+    They replay old input: the first observation for ever, and always the one before.
+    """
+    return {
+        'frozen input': [wanted[0]] * len(wanted),
+        'input one observation late': [wanted[max(0, i - 1)] for i in range(len(wanted))],
+    }
 
 
 def probe_observations(

@@ -1,0 +1,99 @@
+"""Noise is handed to every arm: the same for all, one generator for each chunk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bag_factory import write_mcap
+from parity_bags import JOINTS, contract, drive, write_robot
+from parity_fakes import ROWS, ToyLoader, ToyPolicy
+from pi_folder import write_pi_folder
+from test_parity_run import Runs
+
+from sparkrt_ros.replay.arms import ArmSpec
+from sparkrt_ros.replay.offline import ReplayOptions
+from sparkrt_ros.replay.run import ParityOptions, run_parity
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(tmp_path)
+
+
+def test_every_arm_gets_the_same_noise_for_each_chunk(runs: Runs) -> None:
+    shape = (1, ROWS, len(JOINTS))
+    results, noises = [], []
+    for seed in (1, 1, 2):
+        policies = [ToyPolicy(noise_shape=shape) for _ in range(2)]
+        results.append(run_parity(runs.options(seed=seed), load=ToyLoader(*policies)))
+        assert all(
+            np.array_equal(a, b)
+            for a, b in zip(policies[0].noises, policies[1].noises, strict=True)
+        )
+        noises.append(np.stack(policies[0].noises))
+    assert results[0].arms[0].actions.tobytes() == results[1].arms[0].actions.tobytes()
+    assert not np.array_equal(noises[0], noises[2])
+    assert noises[0].shape[1:] == shape
+    assert noises[0].std() == pytest.approx(1.0, abs=0.1)
+    assert len({noise.tobytes() for noise in noises[0]}) == len(noises[0])
+
+
+def test_noise_depends_on_the_chunk_alone(runs: Runs) -> None:
+    shape = (1, ROWS, len(JOINTS))
+    everything, few = ToyPolicy(noise_shape=shape), ToyPolicy(noise_shape=shape)
+    run_parity(runs.options(), load=ToyLoader(everything, ToyPolicy(noise_shape=shape)))
+    run_parity(
+        runs.options(replay=ReplayOptions(max_chunks=2)),
+        load=ToyLoader(few, ToyPolicy(noise_shape=shape)),
+    )
+    assert len(few.noises) == 2
+    for a, b in zip(few.noises, everything.noises, strict=False):
+        assert np.array_equal(a, b)
+
+
+def test_a_policy_that_draws_no_noise_is_given_none(runs: Runs) -> None:
+    policy = ToyPolicy()
+    run_parity(runs.options(), load=ToyLoader(policy, ToyPolicy()))
+    assert policy.noises == [None] * len(policy.seen)
+
+
+def test_a_policy_that_starts_from_noise_can_be_repeated(tmp_path: Path) -> None:
+    """Pi0.5, tiny: its forms agree because they start alike, and the seed decides how."""
+    names = tuple(f'joint_{number}' for number in range(7))
+    joint = {'unit': 'rad', 'limits': [-3, 3], 'max_velocity': 50}
+    plan = contract()
+    sizes = {'front': [64, 48], 'wrist': [33, 61]}
+    robot = write_robot(
+        tmp_path,
+        cameras=[{**camera, 'resize': sizes[camera['name']]} for camera in plan['cameras']],
+        joints=[{'name': name, **joint} for name in names],
+        state={**plan['state'], 'vector': list(names)},
+        action={
+            'vector': list(names),
+            'outputs': [{**plan['action']['outputs'][0], 'joints': list(names)}],
+        },
+    )
+    write_mcap(tmp_path / 'bag.mcap', drive(seconds=2.0, names=names))
+    folder = write_pi_folder('pi05', tmp_path / 'policy')
+
+    def run(seed: int) -> list[np.ndarray]:
+        result = run_parity(
+            ParityOptions(
+                bag=tmp_path / 'bag.mcap',
+                robot=str(robot),
+                checkpoint=folder,
+                candidates=(ArmSpec(backend='eager'),),
+                parameters={'task': 'pick up the cube'},
+                replay=ReplayOptions(max_chunks=3),
+                seed=seed,
+            )
+        )
+        (comparison,) = result.comparisons
+        assert comparison.spaces[0].overall.max_abs == 0.0
+        return [arm.actions for arm in result.arms]
+
+    first, again, other = run(1), run(1), run(2)
+    assert first[0].tobytes() == first[1].tobytes() == again[0].tobytes()
+    assert np.abs(first[0] - other[0]).max() > 1e-3
