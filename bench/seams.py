@@ -271,9 +271,9 @@ def table(results: Sequence[dict[str, Any]]) -> str:
         [
             header,
             *rows,
-            'seam/inside: largest step at a seam against the largest inside chunks, per joint; median '
-            'of the seams;\nstep: the largest at a seam [rad per command]; accel.: the largest of any '
-            'command [rad/s^2]',
+            'seam/inside: largest step at a seam against the largest inside chunks, per joint;',
+            'median: of the seams; step: the largest at a seam [rad per command]; accel.: the',
+            'largest of any command [rad/s^2]',
         ]
     )
 

@@ -139,7 +139,7 @@ def test_too_far_a_start_is_refused_before_any_ramp():
 @pytest.mark.parametrize('duration_s', [-0.1, 31.0, math.nan])
 def test_an_impossible_duration_is_refused_and_nothing_changes(duration_s):
     made = guard(bounds=FREE, blend_in_s=0.4)
-    with pytest.raises(ConfigError, match='guard[.]blend_in_s'):
+    with pytest.raises(ConfigError, match='blend_in_s'):
         made.set_options(velocity_scale=0.5, start_max_error=0.0, blend_in_s=duration_s)
     for _ in range(20):
         send(made, 0.05, 0.5, 0.0)
