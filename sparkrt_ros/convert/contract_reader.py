@@ -21,6 +21,7 @@ from sparkrt_ros.convert.contract_types import (
     RobotContract,
 )
 from sparkrt_ros.convert.units import RANGE_UNITS, UNITS, VELOCITY_UNITS
+from sparkrt_ros.convert.urdf import narrowed_by_file
 from sparkrt_ros.convert.yaml_reader import YamlValue, read_yaml
 
 
@@ -29,7 +30,7 @@ def read_contract(path: Path) -> RobotContract:
     root = read_yaml(path)
     keys = root.mapping(
         required=('name', 'policy_rate_hz', 'control_rate_hz', 'hold_s', 'joints', 'action'),
-        optional=('description', 'max_skew_s', 'cameras', 'state'),
+        optional=('description', 'max_skew_s', 'cameras', 'state', 'urdf'),
     )
     joints = _joints(keys['joints'])
     known = {joint.name: joint for joint in joints}
@@ -43,7 +44,7 @@ def read_contract(path: Path) -> RobotContract:
         control_rate_hz=keys['control_rate_hz'].number(above=0),
         hold_s=keys['hold_s'].number(at_least=0),
         max_skew_s=keys['max_skew_s'].number(above=0) if 'max_skew_s' in keys else 0.1,
-        joints=joints,
+        joints=narrowed_by_file(keys.get('urdf'), joints, vector, path.parent),
         action=vector,
         outputs=_outputs(action['outputs'], vector, known),
         cameras=read_cameras(keys['cameras']) if 'cameras' in keys else (),
@@ -99,7 +100,10 @@ def _joints(value: YamlValue) -> tuple[JointSpec, ...]:
 def _joint(value: YamlValue) -> JointSpec:
     keys = value.mapping(
         required=('name', 'unit', 'limits'),
-        optional=('sign', 'offset', 'range', 'max_velocity', 'max_acceleration'),
+        optional=(
+            *('sign', 'offset', 'range', 'max_velocity', 'max_acceleration'),
+            *('max_step', 'urdf_joint'),
+        ),
     )
     unit = keys['unit'].choice(UNITS)
     low, high = (item.number() for item in keys['limits'].items(length=2))
@@ -117,7 +121,15 @@ def _joint(value: YamlValue) -> JointSpec:
         range=_range(value, keys.get('range'), unit),
         max_velocity=_max_velocity(value, keys.get('max_velocity'), unit),
         max_acceleration=optional_positive(keys.get('max_acceleration')),
+        max_step=optional_positive(keys.get('max_step')),
+        urdf_joint=_urdf_joint(keys.get('urdf_joint')),
     )
+
+
+def _urdf_joint(value: YamlValue | None) -> str | None:
+    if value is None:
+        return None
+    return '' if value.value is None else value.text()
 
 
 def _range(joint: YamlValue, value: YamlValue | None, unit: str) -> tuple[float, float] | None:

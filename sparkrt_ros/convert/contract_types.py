@@ -110,6 +110,9 @@ class JointSpec:
     min, max: limits of the command in SI: rad or m, for velocity units rad/s or m/s.
     max_velocity: [rad/s or m/s]; None for velocity units.
     max_acceleration: [rad/s^2 or m/s^2]; None: not limited.
+    max_step: largest change from one command to the next, whatever the rate of commands, in the
+        unit of the limits; None: not limited.
+    urdf_joint: its name in the URDF; None: its own name, '': it is not in there.
     """
 
     name: str
@@ -121,6 +124,8 @@ class JointSpec:
     range: tuple[float, float] | None = None
     max_velocity: float | None = None
     max_acceleration: float | None = None
+    max_step: float | None = None
+    urdf_joint: str | None = None
 
     @property
     def is_velocity(self) -> bool:
@@ -194,12 +199,14 @@ class ActionLimits:
 
     low, high: of the command itself. max_rate: of its first derivative (velocity of a position
     joint, acceleration of a velocity joint); max_rate_change: of its second derivative.
+    max_step: of its change from one command to the next; None: no joint has such a limit.
     """
 
     low: Float64Array
     high: Float64Array
     max_rate: Float64Array
     max_rate_change: Float64Array
+    max_step: Float64Array | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,6 +297,7 @@ class RobotContract:
             max_rate_change=column(
                 [None if j.is_velocity else j.max_acceleration for j in joints]
             ),
+            max_step=column([j.max_step for j in joints]),
         )
 
     def output_columns(self, group: OutputGroup) -> npt.NDArray[np.intp]:

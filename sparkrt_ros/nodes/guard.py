@@ -1,8 +1,12 @@
 """The last check before a command leaves: limits, first motion, finite values.
 
 Everything is SI, one value per column of the action vector. Pure: no clock, no ROS, and nothing
-allocated per command. Where limits contradict each other, position counts before velocity, and
-velocity before acceleration.
+allocated per command. The limits and their order are those of ``guard_limits``.
+
+A motion begins at the measured pose. Its first target may be required to lie near that pose; then,
+with ``blend_in_s``, the command goes over from the pose to the course along a ramp (see
+``guard_start``), and so it does from the held command after a hold, within the time that was held
+where that was shorter.
 """
 
 from __future__ import annotations
@@ -13,12 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sparkrt_ros.convert.contract import ActionLimits
+from sparkrt_ros.nodes.guard_limits import START, Float64Array, Limiter
+from sparkrt_ros.nodes.guard_start import StartRamp
 from sparkrt_ros.runtime.errors import ActionError, ConfigError
 
-# Rounding of the braking formula [rad or m]; a target missed by less is reached.
-ROUNDING = 1e-9
-
-Float64Array = npt.NDArray[np.float64]
+KINDS = ('position', 'velocity', 'acceleration', 'step', 'start', 'refused')
 
 
 class Verdict(IntEnum):
@@ -37,8 +40,8 @@ class Guard:
     velocity_scale: fraction of the contract's speeds, above 0 up to 1.
     start_max_error: refuse to start when a joint's first target is further than this from its
     measured position [rad or m]; 0: ramp from wherever the robot is.
-
-    The first command after :meth:`start` is one velocity step from the measured pose.
+    blend_in_s: duration of the ramp at the start and after a hold [s]; 0: the first command after
+    :meth:`start` is one step of the limits from the measured pose.
     """
 
     def __init__(
@@ -49,26 +52,27 @@ class Guard:
         velocity_columns: npt.NDArray[np.bool_],
         velocity_scale: float = 1.0,
         start_max_error: float = 0.0,
+        blend_in_s: float = 0.0,
     ) -> None:
-        size = len(names)
         self._names = names
-        self._limits = limits
         self._velocity = velocity_columns
-        self._previous = np.zeros(size)
-        self._previous_target = np.zeros(size)
-        self._rate = np.zeros(size)
-        self._target, self._feed, self._gap, self._step, self._bound = np.zeros((5, size))
-        self._mask = np.zeros(size, dtype=np.bool_)
-        self._limits_rate_change = bool(np.isfinite(limits.max_rate_change).any())
-        self._fresh = True
+        self._limiter = Limiter(limits, velocity_columns)
+        self._ramp = StartRamp(size=len(names))
+        self._mask = np.zeros(len(names), dtype=np.bool_)
+        self._aimed = np.zeros(len(names))
         self._begun = False
+        self._held_s = 0.0
         self.started = False
         self.reason = ''
         self.reset_counters()
-        self.set_options(velocity_scale=velocity_scale, start_max_error=start_max_error)
+        self.set_options(
+            velocity_scale=velocity_scale, start_max_error=start_max_error, blend_in_s=blend_in_s
+        )
 
-    def set_options(self, *, velocity_scale: float, start_max_error: float) -> None:
-        """Change both between two commands. Raises ConfigError for impossible values."""
+    def set_options(
+        self, *, velocity_scale: float, start_max_error: float, blend_in_s: float = 0.0
+    ) -> None:
+        """Change all between two commands. Raises ConfigError, and changes none, if one is bad."""
         if not 0.0 < velocity_scale <= 1.0:
             raise ConfigError(
                 'guard.velocity_scale', found=str(velocity_scale), expected='above 0 up to 1'
@@ -77,11 +81,18 @@ class Guard:
             raise ConfigError(
                 'guard.start_max_error', found=str(start_max_error), expected='0 or more'
             )
+        self._ramp.duration_s = blend_in_s
         self._start_max_error = start_max_error
-        scale = np.where(self._velocity, velocity_scale, 1.0)
-        self._low = self._limits.low * scale
-        self._high = self._limits.high * scale
-        self._max_rate = self._limits.max_rate * np.where(self._velocity, 1.0, velocity_scale)
+        self._limiter.scale(velocity_scale)
+
+    @property
+    def interventions(self) -> dict[str, int]:
+        """Commands that were changed or not sent, by kind.
+
+        position, velocity, acceleration, step: changed by that limit; a command may count under
+        several. start: changed by the ramp, or too far from the measured pose. refused: not sent.
+        """
+        return dict(zip(KINDS, (*self._counts, self.refused), strict=True))
 
     def start(self, measured: Float64Array) -> None:
         """Begin from the measured pose, (A,); columns that are velocities begin at 0.
@@ -89,17 +100,16 @@ class Guard:
         A joint that no sensor measures is NaN: it begins at its first target.
         Raises ActionError if the pose is mis-sized or infinite.
         """
-        if measured.shape != self._previous.shape or np.isinf(measured).any():
+        if measured.shape != self._mask.shape or np.isinf(measured).any():
             raise ActionError(
                 'measured pose',
                 found=f'{measured}',
                 expected=f'{len(self._names)} values, finite or NaN, for {list(self._names)}',
             )
-        self._previous[:] = measured
-        self._previous[self._velocity] = 0.0
-        self._rate[:] = 0.0
-        self._fresh = True
+        self._limiter.begin(measured)
         self._begun = False
+        self._held_s = 0.0
+        self._ramp.arm()
         self.started = True
 
     def stop(self) -> None:
@@ -110,6 +120,7 @@ class Guard:
         self.passed = 0
         self.limited = 0
         self.refused = 0
+        self._counts = [0] * (len(KINDS) - 1)
 
     def apply(self, target: Float64Array, *, period_s: float, out: Float64Array) -> Verdict:
         """Write what may be sent instead of ``target``, (A,), one period after the last command.
@@ -118,17 +129,20 @@ class Guard:
         """
         refusal = self._refusal(target)
         if refusal:
-            self.reason = refusal
-            self.refused += 1
-            return Verdict.REFUSED
-        self._approach(target, period_s)
-        self._finish(period_s, out)
-        np.not_equal(out, target, out=self._mask)
-        if self._mask.any():
-            self.limited += 1
-            return Verdict.LIMITED
-        self.passed += 1
-        return Verdict.PASSED
+            return self._refuse(refusal)
+        limiter = self._limiter
+        limiter.aim(target)
+        if not self._begun:
+            limiter.begin_unmeasured()
+        touched = self._blend_in(period_s)
+        limiter.approach(period_s)
+        np.isfinite(limiter.target, out=self._mask)
+        if not self._mask.all():
+            return self._refuse(f'no finite command for {self._first_bad()}')
+        self._begun = True
+        self._held_s = 0.0
+        limiter.finish(period_s, out)
+        return self._count(touched | limiter.touched)
 
     def hold(self, *, period_s: float, out: Float64Array) -> None:
         """Write the command that keeps the robot where it is, (A,).
@@ -140,23 +154,45 @@ class Guard:
             raise ActionError(
                 'guard', found='hold before any command', expected='start, then apply first'
             )
-        self._rate_bounds(period_s)
-        np.clip(0.0, self._gap, self._bound, out=self._rate)
-        np.multiply(self._rate, period_s, out=self._step)
-        np.add(self._previous, self._step, out=self._target)
-        self._keep_inside()
-        np.multiply(self._max_rate, period_s, out=self._step)
-        np.subtract(self._previous, self._step, out=self._gap)
-        np.add(self._previous, self._step, out=self._bound)
-        np.clip(0.0, self._gap, self._bound, out=self._feed)
-        np.copyto(self._target, self._feed, where=self._velocity)
-        self._finish(period_s, out)
-        self._fresh = True
+        self._limiter.brake(period_s)
+        self._limiter.finish(period_s, out)
+        self._held_s += period_s
+        self._ramp.arm(at_most_s=self._held_s)
+
+    def _blend_in(self, period_s: float) -> int:
+        """Let the ramp shape the target, while there is one."""
+        ramp, limiter = self._ramp, self._limiter
+        if not ramp.active:
+            return 0
+        np.copyto(self._aimed, limiter.target)
+        ramp.shape(
+            limiter.target,
+            begin=limiter.previous,
+            max_rate=limiter.max_rate,
+            max_rate_change=limiter.max_rate_change,
+            period_s=period_s,
+        )
+        np.not_equal(self._aimed, limiter.target, out=self._mask)
+        return START if self._mask.any() else 0
+
+    def _count(self, touched: int) -> Verdict:
+        if not touched:
+            self.passed += 1
+            return Verdict.PASSED
+        self.limited += 1
+        for index in range(len(self._counts)):
+            self._counts[index] += bool(touched & (1 << index))
+        return Verdict.LIMITED
+
+    def _refuse(self, reason: str) -> Verdict:
+        self.reason = reason
+        self.refused += 1
+        return Verdict.REFUSED
 
     def _refusal(self, target: Float64Array) -> str:
         if not self.started:
             return 'no measured pose to start from'
-        if target.shape != self._previous.shape:
+        if target.shape != self._mask.shape:
             return f'{target.size} values for {len(self._names)} joints'
         np.isfinite(target, out=self._mask)
         if not self._mask.all():
@@ -167,101 +203,16 @@ class Guard:
         return ''
 
     def _start_refusal(self, target: Float64Array) -> str:
-        error = np.nan_to_num(np.abs(target - self._previous), nan=0.0)
+        error = np.nan_to_num(np.abs(target - self._limiter.previous), nan=0.0)
         error[self._velocity] = 0.0
         column = int(np.argmax(error))
         if error[column] <= self._start_max_error:
             return ''
+        self._counts[KINDS.index('start')] += 1
         return (
             f'first target of joint {self._names[column]!r} is {error[column]:.3f} from its '
             f'measured position, more than guard.start_max_error {self._start_max_error:g}'
         )
 
-    def _approach(self, target: Float64Array, period_s: float) -> None:
-        """The nearest to ``target`` that every limit allows, into ``self._target``.
-
-        Each limit narrows an interval by clipping, so that an allowed target passes bit for bit.
-        """
-        np.clip(target, self._low, self._high, out=self._feed)
-        np.copyto(self._target, self._feed)
-        if not self._begun:
-            np.isnan(self._previous, out=self._mask)
-            np.copyto(self._previous, self._target, where=self._mask)
-        if self._limits_rate_change:
-            self._limit_rate_change(period_s)
-        np.multiply(self._max_rate, period_s, out=self._step)
-        np.subtract(self._previous, self._step, out=self._gap)
-        np.add(self._previous, self._step, out=self._bound)
-        np.clip(self._target, self._gap, self._bound, out=self._target)
-        self._keep_inside()
-        self._fresh = False
-        self._begun = True
-
-    def _finish(self, period_s: float, out: Float64Array) -> None:
-        np.subtract(self._target, self._previous, out=self._rate)
-        np.divide(self._rate, period_s, out=self._rate)
-        np.copyto(self._previous, self._target)
-        np.copyto(out, self._target)
-
-    def _keep_inside(self) -> None:
-        """Inside the position limits, or no further outside than the last command was."""
-        np.minimum(self._low, self._previous, out=self._gap)
-        np.maximum(self._high, self._previous, out=self._bound)
-        np.clip(self._target, self._gap, self._bound, out=self._target)
-
-    def _rate_bounds(self, period_s: float) -> None:
-        """Rates that acceleration allows next: from ``_gap`` to ``_bound``."""
-        np.multiply(self._limits.max_rate_change, period_s, out=self._step)
-        np.subtract(self._rate, self._step, out=self._gap)
-        np.add(self._rate, self._step, out=self._bound)
-
-    def _limit_rate_change(self, period_s: float) -> None:
-        """Change speed no faster than allowed, and brake in time not to overshoot the target.
-
-        The speed of approach, relative to the moving target, is the discrete-time braking limit
-        ``a T (sqrt(1/4 + q) - 1/2)`` with ``q = 2 d / (a T^2)``, from which rest is reached within
-        the distance ``d``; written ``2 d / (T (1/2 + sqrt(1/4 + q)))`` it holds for ``a = inf``.
-        """
-        if self._fresh:
-            np.copyto(self._previous_target, self._target)
-        self._feed_rate(period_s)
-        np.multiply(self._feed, period_s, out=self._step)
-        np.subtract(self._target, self._previous, out=self._gap)
-        np.subtract(self._gap, self._step, out=self._gap)
-        np.abs(self._gap, out=self._gap)
-        self._braking_rate(period_s)
-        np.subtract(self._feed, self._step, out=self._gap)
-        np.add(self._feed, self._step, out=self._bound)
-        self._clip_between_rates(period_s)
-        self._rate_bounds(period_s)
-        self._clip_between_rates(period_s)
-        np.subtract(self._target, self._previous_target, out=self._gap)
-        np.abs(self._gap, out=self._gap)
-        np.less_equal(self._gap, ROUNDING, out=self._mask)
-        np.copyto(self._target, self._previous_target, where=self._mask)
-
-    def _feed_rate(self, period_s: float) -> None:
-        """How fast the target moves, into ``_feed``; the target is remembered."""
-        np.subtract(self._target, self._previous_target, out=self._feed)
-        np.divide(self._feed, period_s, out=self._feed)
-        np.negative(self._max_rate, out=self._bound)
-        np.clip(self._feed, self._bound, self._max_rate, out=self._feed)
-        np.copyto(self._previous_target, self._target)
-
-    def _braking_rate(self, period_s: float) -> None:
-        """From the distance in ``_gap`` to the speed of approach in ``_step``."""
-        np.multiply(self._gap, 2.0, out=self._gap)
-        np.multiply(self._limits.max_rate_change, period_s * period_s, out=self._bound)
-        np.divide(self._gap, self._bound, out=self._step)
-        np.add(self._step, 0.25, out=self._step)
-        np.sqrt(self._step, out=self._step)
-        np.add(self._step, 0.5, out=self._step)
-        np.multiply(self._step, period_s, out=self._step)
-        np.divide(self._gap, self._step, out=self._step)
-
-    def _clip_between_rates(self, period_s: float) -> None:
-        """Clip the target between the rates in ``_gap`` and ``_bound``."""
-        for rate in (self._gap, self._bound):
-            np.multiply(rate, period_s, out=rate)
-            np.add(rate, self._previous, out=rate)
-        np.clip(self._target, self._gap, self._bound, out=self._target)
+    def _first_bad(self) -> str:
+        return f'joint {self._names[int(np.argmin(self._mask))]!r}'

@@ -25,6 +25,7 @@ from sparkrt_ros.convert.contract import RobotContract
 from sparkrt_ros.nodes.guard import Float64Array, Guard, Verdict
 from sparkrt_ros.nodes.streamer_witness import Witness
 from sparkrt_ros.runtime.chunking.admission import Refusal
+from sparkrt_ros.runtime.chunking.seam import SeamFigures
 from sparkrt_ros.runtime.chunking.timeline import Timeline
 from sparkrt_ros.runtime.types import ActionChunk
 
@@ -64,6 +65,9 @@ class Options:
     hold_s: float
     velocity_scale: float
     start_max_error: float
+    interpolation: str = 'linear'
+    blend_s: float = 0.0
+    blend_in_s: float = 0.0
 
 
 class Snapshot(NamedTuple):
@@ -80,6 +84,7 @@ class Snapshot(NamedTuple):
     played_ns: int = 0
     remaining_s: float = 0.0
     queue_depth: float = 0.0
+    row: float = 0.0
 
 
 class StreamerCore:
@@ -172,6 +177,20 @@ class StreamerCore:
     def refused(self) -> int:
         return self._guard.refused
 
+    @property
+    def interventions(self) -> dict[str, int]:
+        """Commands the guard changed or did not let pass, by kind; see Guard."""
+        return self._guard.interventions
+
+    @property
+    def seams(self) -> SeamFigures:
+        return self._timeline.seams
+
+    @property
+    def late(self) -> int:
+        """Chunks that came later than their policy was told; see Timeline."""
+        return self._timeline.late
+
     def offer(self, chunk: ActionChunk, *, session_id: int, published_ns: int = 0) -> None:
         """Hand over a chunk; it is taken at the next tick at which the robot can be moved.
 
@@ -193,8 +212,12 @@ class StreamerCore:
         """Take all options between two ticks. Raises ConfigError if one is impossible."""
         with self._lock:
             self._guard.set_options(
-                velocity_scale=options.velocity_scale, start_max_error=options.start_max_error
+                velocity_scale=options.velocity_scale,
+                start_max_error=options.start_max_error,
+                blend_in_s=options.blend_in_s,
             )
+            self._timeline.blend_s = options.blend_s
+            self._timeline.interpolation = options.interpolation
             self._timeline.mode = options.mode
             self._timeline.temporal_ensemble_coeff = options.temporal_ensemble_coeff
             self._hold_ns = round(options.hold_s * 1e9)
@@ -381,6 +404,7 @@ class StreamerCore:
             played_ns=timeline.played_ns,
             remaining_s=timeline.remaining_s(now_ns) if streaming else 0.0,
             queue_depth=timeline.queue_depth(now_ns) if streaming else 0.0,
+            row=timeline.row(now_ns),
         )
         if self._news:
             self._news = False

@@ -46,6 +46,8 @@ class ActionChunk:
     epoch: rises at every reset, swap and backward jump of time; chunks of an older epoch are void.
     chunk_id: counts the chunks of one policy process, from 1.
     inference_time_s: what computing it took, preprocessing and postprocessing included.
+    frozen_rows: so many rows the policy was told will be played from the chunk before, so that it
+        goes on from them (real-time chunking); 0: it was told of no chunk.
     sample_stamps_ns: what the observation was made of: camera or joint topic (by its name in the
         contract) -> when its sample was taken.
     received_ns: when the last of these samples arrived.
@@ -58,6 +60,7 @@ class ActionChunk:
     epoch: int = 0
     chunk_id: int = 0
     inference_time_s: float = 0.0
+    frozen_rows: int = 0
     sample_stamps_ns: Mapping[str, int] = field(default_factory=dict)
     received_ns: int = 0
 

@@ -142,8 +142,11 @@ def test_the_coefficient_is_taken_at_the_next_sample():
     held.take(chunk(np.zeros((9, 2)), stamp_ns=0), now_ns=0)
     held.take(chunk(np.ones((9, 2)), stamp_ns=0, chunk_id=2), now_ns=0)
     assert sample(held, 0)[0] == 0.5
+    held.clear()
     held.temporal_ensemble_coeff = 1.0
-    assert sample(held, 0)[0] == pytest.approx(1 / (1 + math.e), rel=1e-15)
+    held.take(chunk(np.zeros((9, 2)), stamp_ns=1, chunk_id=3), now_ns=1)
+    held.take(chunk(np.ones((9, 2)), stamp_ns=1, chunk_id=4), now_ns=1)
+    assert sample(held, 1)[0] == pytest.approx(1 / (1 + math.e), rel=1e-15)
 
 
 @settings(deadline=None, max_examples=150)

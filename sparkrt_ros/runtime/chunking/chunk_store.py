@@ -1,4 +1,4 @@
-"""Chunks in preallocated arrays, oldest first, and the two ways to sample them.
+"""Chunks in preallocated arrays, oldest first, and the ways to sample them.
 
 Sampling allocates no array; that rules out ufuncs over mixed types too, which cast in buffers.
 """
@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sparkrt_ros.runtime.chunking.interpolation import steepest, tangents
+from sparkrt_ros.runtime.chunking.overlap import OverlapWeights
 from sparkrt_ros.runtime.types import ActionChunk
 
 MAX_CHUNKS = 256
 # Stamps are whole nanoseconds, dt is not: a time this near to a row is that row.
 SNAP_NS = 2.0
+FOREVER_NS = 2**62
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -22,15 +25,20 @@ Float64Array = npt.NDArray[np.float64]
 class ChunkStore:
     """At most MAX_CHUNKS chunks for ``size`` joints; the oldest makes way for one more.
 
+    cubic: whether the course between rows is a cubic (see ``interpolation``), else a line.
+    overlap: the weights of :meth:`sample_overlap`.
+
     Arrays grow in :meth:`append` only, when a chunk is longer than every one before. Memory that
     no chunk has used yet costs nothing: the system provides it at the first write.
     """
 
     def __init__(self, *, size: int) -> None:
         self.count = 0
+        self.cubic = False
+        self.overlap = OverlapWeights(capacity=MAX_CHUNKS)
         self._size = size
         self._coeff = 0.0
-        self._scratch = np.zeros(size)
+        self._step, self._bend, self._curve = np.zeros((3, size))
         self._allocate(rows=1)
 
     def set_coefficient(self, coeff: float) -> None:
@@ -43,8 +51,8 @@ class ChunkStore:
 
     def shift(self, delay_ns: int) -> None:
         """Let everything be due ``delay_ns`` later."""
-        self._origins_ns[: self.count] += delay_ns
-        self._ends_ns[: self.count] += delay_ns
+        for times_ns in (self._origins_ns, self._ends_ns, self._course_ends_ns):
+            times_ns[: self.count] += delay_ns
 
     def append(self, chunk: ActionChunk, *, origin_ns: int, now_ns: int) -> None:
         """Copy a chunk in as the newest, row 0 due at ``origin_ns``; forget what ran out."""
@@ -57,12 +65,18 @@ class ChunkStore:
         used = set(self._slots[:index].tolist())
         slot = next(free for free in range(MAX_CHUNKS) if free not in used)
         dt_ns = chunk.dt_s * 1e9
-        self._rows[slot, : chunk.rows] = chunk.actions
+        rows = self._rows[slot, : chunk.rows]
+        rows[:] = chunk.actions
+        self._tangents[slot, : chunk.rows] = tangents(rows)
+        for cubic in (False, True):
+            self._steepest[int(cubic), slot] = steepest(rows, cubic=cubic) / chunk.dt_s
         self._slots[index] = slot
         self._origins_ns[index] = origin_ns
         self._dt_ns[index] = dt_ns
         self._last_rows[index] = chunk.rows - 1
-        self._ends_ns[index] = origin_ns + round(chunk.rows * dt_ns)
+        end_ns = origin_ns + round(chunk.rows * dt_ns)
+        self._ends_ns[index] = self._course_ends_ns[index] = end_ns
+        np.minimum(self._course_ends_ns[:index], end_ns, out=self._course_ends_ns[:index])
         self.count = index + 1
 
     def newest_end_ns(self) -> int:
@@ -73,29 +87,54 @@ class ChunkStore:
         """When every chunk has run out; 0 without chunks."""
         return int(self._ends_ns[: self.count].max()) if self.count else 0
 
+    def next_end_ns(self, now_ns: int, *, course: bool) -> int:
+        """When the next chunk runs out after ``now_ns``; FOREVER_NS where none does.
+
+        course: or leaves the course of the overlap function.
+        """
+        ends_ns = (self._course_ends_ns if course else self._ends_ns)[: self.count]
+        later_ns = ends_ns[ends_ns > now_ns]
+        return int(later_ns.min()) if later_ns.size else FOREVER_NS
+
     def newest_dt_ns(self) -> float:
         return float(self._dt_ns[self.count - 1])
+
+    def newest_row(self, now_ns: int) -> float:
+        """Which row of the newest chunk is due, fractions included; there must be one."""
+        index = self.count - 1
+        dt_ns = float(self._dt_ns[index])
+        position = (now_ns - int(self._origins_ns[index])) / dt_ns
+        if abs(position - round(position)) * dt_ns <= SNAP_NS:
+            position = float(round(position))
+        return position
+
+    def steepest(self) -> Float64Array:
+        """The fastest that any held chunk moves anywhere between its rows: (A,) per second."""
+        held = self._steepest[int(self.cubic), self._slots[: self.count]]
+        fastest: Float64Array = held.max(axis=0, initial=0.0)
+        return fastest
 
     def sample_newest(self, now_ns: int, *, out: Float64Array) -> bool:
         """Action of the newest chunk at ``now_ns`` into ``out``; False where it has none."""
         if self.count == 0:
             return False
         index = self.count - 1
-        dt_ns = float(self._dt_ns[index])
-        position = (now_ns - int(self._origins_ns[index])) / dt_ns
-        if abs(position - round(position)) * dt_ns <= SNAP_NS:
-            position = float(round(position))
+        position = self.newest_row(now_ns)
         row = int(position)
         last_row = int(self._last_rows[index])
         if position < 0.0 or row > last_row:
             return False
-        rows = self._rows[self._slots[index]]
+        slot = int(self._slots[index])
+        rows = self._rows[slot]
         out[:] = rows[row]
         fraction = position - row
         if fraction > 0.0 and row < last_row:
-            np.subtract(rows[row + 1], rows[row], out=self._scratch)
-            np.multiply(self._scratch, fraction, out=self._scratch)
-            np.add(out, self._scratch, out=out)
+            np.subtract(rows[row + 1], rows[row], out=self._step)
+            if self.cubic:
+                self._add_curve(slot, row, fraction, out=out)
+            else:
+                np.multiply(self._step, fraction, out=self._step)
+                np.add(out, self._step, out=out)
         return True
 
     def sample_mean(self, now_ns: int, *, out: Float64Array) -> bool:
@@ -108,16 +147,49 @@ class ChunkStore:
         if not covered.any():
             return False
         self._gather(count)
-        weights, upper_weights = self._work_weights[:count], self._upper_weights[:count]
+        weights = self._work_weights[:count]
         self._weigh(covered, out=weights)
         total = weights.sum()
-        np.multiply(weights, self._fraction[:count], out=upper_weights)
-        np.subtract(weights, upper_weights, out=weights)
-        np.dot(weights, self._low[:count], out=out)
-        np.dot(upper_weights, self._high[:count], out=self._scratch)
-        np.add(out, self._scratch, out=out)
+        self._combine(count, out=out)
         np.divide(out, total, out=out)
         return True
+
+    def sample_overlap(self, now_ns: int, *, out: Float64Array) -> bool:
+        """The course of the overlap function at ``now_ns``; False where the newest has none."""
+        count = self.count
+        if count == 0:
+            return False
+        self._locate(now_ns, count)
+        covered, due = self._covered[:count], self._started[:count]
+        if not covered[count - 1]:
+            return False
+        np.greater(self._course_ends_ns[:count], now_ns, out=due)
+        due[count - 1] = True
+        np.logical_and(covered, due, out=covered)
+        self._gather(count)
+        self.overlap.fill(covered, out=self._work_weights[:count])
+        self._combine(count, out=out)
+        return True
+
+    def _add_curve(self, slot: int, row: int, fraction: float, *, out: Float64Array) -> None:
+        """From row ``row``, which is in ``out``, along the cubic; the step is in ``_step``."""
+        low, high = self._tangents[slot, row], self._tangents[slot, row + 1]
+        step, bend, curve = self._step, self._bend, self._curve
+        np.add(low, high, out=bend)
+        np.multiply(step, 2.0, out=curve)
+        np.subtract(bend, curve, out=bend)
+        np.subtract(step, low, out=curve)
+        np.subtract(curve, bend, out=curve)
+        np.multiply(bend, fraction, out=bend)
+        np.add(curve, bend, out=curve)
+        np.multiply(curve, fraction, out=curve)
+        np.add(curve, low, out=curve)
+        np.multiply(curve, fraction, out=curve)
+        # Rounding must not carry it beyond a row either.
+        np.minimum(step, 0.0, out=bend)
+        np.maximum(step, 0.0, out=step)
+        np.clip(curve, bend, step, out=curve)
+        np.add(out, curve, out=out)
 
     def _weigh(self, covered: npt.NDArray[np.bool_], *, out: Float64Array) -> None:
         """Weights of the chunks: by age among those that cover the time, 0 for the others."""
@@ -128,6 +200,40 @@ class ChunkStore:
         np.take(self._weights, age, out=out, mode='clip')
         np.logical_not(covered, out=covered)
         np.copyto(out, 0.0, where=covered)
+
+    def _combine(self, count: int, *, out: Float64Array) -> None:
+        """Sum of the gathered chunks by ``_work_weights``, each interpolated, into ``out``."""
+        weights, fraction = self._work_weights[:count], self._fraction[:count]
+        upper, square = self._upper_weights[:count], self._near[:count]
+        if self.cubic:
+            np.multiply(fraction, fraction, out=square)
+            np.multiply(fraction, -2.0, out=upper)
+            np.add(upper, 3.0, out=upper)
+            np.multiply(upper, square, out=upper)
+            np.multiply(weights, upper, out=upper)
+            self._add_tangents(count, out=self._curve)
+        else:
+            np.multiply(weights, fraction, out=upper)
+        np.subtract(weights, upper, out=weights)
+        np.dot(weights, self._low[:count], out=out)
+        np.dot(upper, self._high[:count], out=self._step)
+        np.add(out, self._step, out=out)
+        if self.cubic:
+            np.add(out, self._curve, out=out)
+
+    def _add_tangents(self, count: int, *, out: Float64Array) -> None:
+        """What the tangents add to the sum; ``_near`` holds the squares of the fractions."""
+        weights, fraction = self._work_weights[:count], self._fraction[:count]
+        square, share = self._near[:count], self._position[:count]
+        np.subtract(fraction, 1.0, out=share)
+        np.multiply(square, share, out=square)
+        np.multiply(square, weights, out=square)
+        np.dot(square, self._high_tangents[:count], out=out)
+        np.multiply(share, share, out=share)
+        np.multiply(share, fraction, out=share)
+        np.multiply(share, weights, out=share)
+        np.dot(share, self._low_tangents[:count], out=self._step)
+        np.add(out, self._step, out=out)
 
     def _locate(self, now_ns: int, count: int) -> None:
         """Row, fraction and coverage of ``now_ns`` in each chunk."""
@@ -161,6 +267,10 @@ class ChunkStore:
         np.add(upper, base, out=upper)
         np.take(self._flat, lower, axis=0, out=self._low[:count], mode='clip')
         np.take(self._flat, upper, axis=0, out=self._high[:count], mode='clip')
+        if self.cubic:
+            flat = self._flat_tangents
+            np.take(flat, lower, axis=0, out=self._low_tangents[:count], mode='clip')
+            np.take(flat, upper, axis=0, out=self._high_tangents[:count], mode='clip')
 
     def _keep(self, kept: npt.NDArray[Any]) -> None:
         """Keep the chunks at these indices, in the same order."""
@@ -171,30 +281,46 @@ class ChunkStore:
     def _reserve(self, *, rows: int) -> None:
         """Make room for chunks of ``rows`` rows and carry over what is held."""
         held = slice(0, self.count)
-        old_rows, slots = self._rows[self._slots[held]], np.arange(self.count)
+        slots = self._slots[held].copy()
+        by_slot = [array[slots] for array in (self._rows, self._tangents)]
+        steepest_held = self._steepest[:, slots]
         kept = [field[held] for field in self._fields()]
         self._allocate(rows=rows)
-        self._rows[held, : old_rows.shape[1]] = old_rows
+        for array, values in zip((self._rows, self._tangents), by_slot, strict=True):
+            array[held, : values.shape[1]] = values
+        self._steepest[:, held] = steepest_held
         for field, values in zip(self._fields(), kept, strict=True):
             field[held] = values
-        self._slots[held] = slots
+        self._slots[held] = np.arange(slots.size)
 
     def _fields(self) -> tuple[npt.NDArray[Any], ...]:
-        """What is stored for each chunk, index 0 the oldest."""
-        return self._slots, self._origins_ns, self._dt_ns, self._last_rows, self._ends_ns
+        """What is stored for each chunk, index 0 the oldest.
+
+        The course of an overlap function leaves a chunk where the chunk runs out, or any that came
+        after it.
+        """
+        return (
+            self._slots,
+            self._origins_ns,
+            self._dt_ns,
+            self._last_rows,
+            self._ends_ns,
+            self._course_ends_ns,
+        )
 
     def _allocate(self, *, rows: int) -> None:
         capacity = MAX_CHUNKS
-        self._rows = np.zeros((capacity, rows, self._size))
+        self._rows, self._tangents = np.zeros((2, capacity, rows, self._size))
         self._flat = self._rows.reshape(capacity * rows, self._size)
-        integers = np.zeros((7, capacity), dtype=np.int64)
+        self._flat_tangents = self._tangents.reshape(capacity * rows, self._size)
+        self._steepest = np.zeros((2, capacity, self._size))
+        integers = np.zeros((8, capacity), dtype=np.int64)
         self._slots, self._origins_ns, self._last_rows, self._ends_ns = integers[:4]
-        self._lower, self._upper, self._base = integers[4:]
+        self._course_ends_ns, self._lower, self._upper, self._base = integers[4:]
         floats = np.zeros((6, capacity))
         self._dt_ns, self._position, self._near, self._fraction = floats[:4]
         self._work_weights, self._upper_weights = floats[4:]
         self._covered = np.zeros(capacity, dtype=np.bool_)
         self._started = np.zeros(capacity, dtype=np.bool_)
-        self._low = np.zeros((capacity, self._size))
-        self._high = np.zeros((capacity, self._size))
-        self.set_coefficient(self._coeff)
+        self._low, self._high = np.zeros((2, capacity, self._size))
+        self._low_tangents, self._high_tangents = np.zeros((2, capacity, self._size))

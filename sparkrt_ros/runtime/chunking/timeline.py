@@ -5,11 +5,9 @@ actions were consumed ever since that observation; otherwise it is shifted so th
 on where it really is: ``skip = min(delay, consumed)``, ``origin = now - skip``. A chunk taken at
 start-up therefore begins at row 0, and a late one skips exactly what was played meanwhile.
 
-``queue`` plays the newest chunk from its arrival on. ``ensemble`` plays the mean of all chunks
-that cover the time, weighted ``exp(-coeff * i)`` with ``i = 0`` for the oldest: the temporal
-ensembling of ACT (Zhao et al. 2023, algorithm 2) written for times instead of steps.
+What the chunks make together, by mode, is told in ``course``; how its leaps are blended, in
+``seam``.
 
-Between rows the value is interpolated linearly; the last row is due for one whole ``dt``.
 The class has no clock and no lock: one thread owns it, and every time is an argument.
 """
 
@@ -21,14 +19,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparkrt_ros.runtime.chunking.admission import Admission, Refusal, check_form
-from sparkrt_ros.runtime.chunking.chunk_store import SNAP_NS, ChunkStore, Float64Array
+from sparkrt_ros.runtime.chunking.chunk_store import SNAP_NS, Float64Array
+from sparkrt_ros.runtime.chunking.course import DEFAULT_COEFF, MAX_COEFF, MODES, Course
 from sparkrt_ros.runtime.chunking.played import PlayedTime
+from sparkrt_ros.runtime.chunking.seam import SeamFigures
 from sparkrt_ros.runtime.errors import ActionError, ConfigError
 from sparkrt_ros.runtime.types import ActionChunk
 
-MODES = ('queue', 'ensemble')
-DEFAULT_COEFF = 0.01
-MAX_COEFF = 1.0
+__all__ = ['DEFAULT_COEFF', 'MAX_COEFF', 'MODES', 'Taken', 'Timeline']
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +34,13 @@ class Taken:
     """A chunk that plays from now on.
 
     delay_s: from its observation to its arrival. skip_s: how much of it had been consumed.
+    late: more of it than the policy was told (``frozen_rows``), so that it does not go on from
+    what was played.
     """
 
     delay_s: float
     skip_s: float
+    late: bool = False
 
 
 class Timeline:
@@ -47,6 +48,7 @@ class Timeline:
 
     joint_names: the A columns every chunk must have, in this order.
     temporal_ensemble_coeff: above 0 favours older chunks, below 0 newer ones.
+    interpolation: ``linear`` or ``cubic``. blend_s: of a seam [s]; 0: courses leap.
 
     After :meth:`take` has seen the longest chunk, :meth:`sample` allocates no array.
     """
@@ -57,45 +59,70 @@ class Timeline:
         joint_names: tuple[str, ...],
         mode: str = 'queue',
         temporal_ensemble_coeff: float = DEFAULT_COEFF,
+        interpolation: str = 'linear',
+        blend_s: float = 0.0,
     ) -> None:
         if not joint_names:
             raise ConfigError('timeline', found='no joint names', expected='at least one')
         self.joint_names = joint_names
         self.rejected: Counter[str] = Counter()
         self.time_jumps = 0
+        self.late = 0
         self._admission = Admission()
         self._played = PlayedTime()
         self._now_ns: int | None = None
         self._still_since_ns: int | None = None
-        self._store = ChunkStore(size=len(joint_names))
+        self._course = Course(size=len(joint_names))
         self.mode = mode
+        self.interpolation = interpolation
         self.temporal_ensemble_coeff = temporal_ensemble_coeff
+        self.blend_s = blend_s
 
     @property
     def mode(self) -> str:
-        """``queue`` or ``ensemble``; may be switched between two samples."""
-        return self._mode
+        """One of MODES; may be switched between two samples."""
+        return self._course.mode
 
     @mode.setter
     def mode(self, mode: str) -> None:
-        if mode not in MODES:
-            raise ConfigError('timeline mode', found=repr(mode), expected=' or '.join(MODES))
-        self._mode = mode
+        self._course.mode = mode
+
+    @property
+    def interpolation(self) -> str:
+        """``linear`` or ``cubic``; may be switched between two samples."""
+        return self._course.interpolation
+
+    @interpolation.setter
+    def interpolation(self, interpolation: str) -> None:
+        self._course.interpolation = interpolation
 
     @property
     def temporal_ensemble_coeff(self) -> float:
-        return self._coeff
+        """May be changed between two samples."""
+        return self._course.coeff
 
     @temporal_ensemble_coeff.setter
     def temporal_ensemble_coeff(self, coeff: float) -> None:
-        if not abs(coeff) <= MAX_COEFF:
-            raise ConfigError(
-                'temporal_ensemble_coeff',
-                found=str(coeff),
-                expected=f'a number between {-MAX_COEFF} and {MAX_COEFF}',
-            )
-        self._coeff = float(coeff)
-        self._store.set_coefficient(self._coeff)
+        self._course.coeff = coeff
+
+    @property
+    def blend_s(self) -> float:
+        """Duration of the blend at seams [s], 0: off; may be changed between two samples."""
+        return self._course.seam.blend_s
+
+    @blend_s.setter
+    def blend_s(self, blend_s: float) -> None:
+        self._course.seam.blend_s = blend_s
+
+    @property
+    def seams(self) -> SeamFigures:
+        """How large the steps at seams were, since construction or :meth:`restart`."""
+        return self._course.seam.figures
+
+    @property
+    def inside_rates(self) -> Float64Array:
+        """The fastest that each joint moved inside chunks, (A,) per second, since then."""
+        return self._course.seam.inside
 
     @property
     def session_id(self) -> int:
@@ -124,7 +151,7 @@ class Timeline:
     @property
     def held_chunks(self) -> int:
         """Chunks held; those that ran out are forgotten when the next is taken."""
-        return self._store.count
+        return self._course.held_chunks
 
     @property
     def played_ns(self) -> int:
@@ -162,10 +189,11 @@ class Timeline:
                 f'{delay_ns / 1e9:.3f} s after its observation'
             )
             return self._refuse(Refusal(kind='consumed', reason=reason))
-        if self._admission.accept(chunk, session_id=session_id):
-            self._store.clear()
-        self._store.append(chunk, origin_ns=now_ns - skip_ns, now_ns=now_ns)
-        return Taken(delay_s=delay_ns / 1e9, skip_s=skip_ns / 1e9)
+        voids = self._admission.accept(chunk, session_id=session_id)
+        self._course.take(chunk, origin_ns=now_ns - skip_ns, now_ns=now_ns, voids=voids)
+        late = bool(chunk.frozen_rows) and skip_ns > chunk.frozen_rows * chunk.dt_s * 1e9 + SNAP_NS
+        self.late += late
+        return Taken(delay_s=delay_ns / 1e9, skip_s=skip_ns / 1e9, late=late)
 
     def sample(self, now_ns: int, *, out: Float64Array) -> bool:
         """Write the action due at ``now_ns`` into ``out``, (A,) float64.
@@ -182,10 +210,7 @@ class Timeline:
                 expected=f'({size},) float64',
             )
         self._move_on(now_ns)
-        if self._mode == 'queue':
-            due = self._store.sample_newest(now_ns, out=out)
-        else:
-            due = self._store.sample_mean(now_ns, out=out)
+        due = self._course.sample(now_ns, out=out)
         if due:
             self._played.extend(now_ns)
         else:
@@ -193,41 +218,52 @@ class Timeline:
             self._played.stop()
         return due
 
+    def row(self, now_ns: int) -> float:
+        """Which row of the newest chunk is due, fractions included; 0 without chunks.
+
+        Beyond the last row it is the row that would be due.
+        """
+        if self._still_since_ns is not None:
+            now_ns = self._still_since_ns
+        return self._course.row(now_ns)
+
     def stand_still(self, now_ns: int) -> None:
         """Consume nothing from ``now_ns`` on; the next sample goes on where playback stood."""
         self.advance(now_ns)
         if self._still_since_ns is None:
             self._follow_playback(now_ns)
             self._played.stop()
+            self._course.seam.forget()
             self._still_since_ns = now_ns
 
     def remaining_s(self, now_ns: int) -> float:
         """Time until the held actions run out, 0 when they have."""
-        return max(0, self._end_ns() - now_ns) / 1e9
+        return max(0, self._course.end_ns() - now_ns) / 1e9
 
     def queue_depth(self, now_ns: int) -> float:
         """Actions left, in rows of the newest chunk's ``dt``."""
-        if self._store.count == 0:
+        if self._course.held_chunks == 0:
             return 0.0
-        return self.remaining_s(now_ns) * 1e9 / self._store.newest_dt_ns()
+        return self.remaining_s(now_ns) * 1e9 / self._course.dt_ns()
 
     def clear(self, *, barrier_ns: int | None = None) -> None:
         """Drop every chunk; with ``barrier_ns`` also those on their way, observed before it."""
         self._played.stop()
-        self._store.clear()
+        self._course.clear()
         self._still_since_ns = None
         if barrier_ns is not None:
             self._admission.refuse_before(barrier_ns)
 
     def restart(self) -> None:
         """As when it was made, with its options kept."""
-        self._store.clear()
+        self._course.restart()
         self._admission = Admission()
         self._played = PlayedTime()
         self._now_ns = None
         self._still_since_ns = None
         self.rejected = Counter()
         self.time_jumps = 0
+        self.late = 0
 
     def _refuse(self, refusal: Refusal) -> Refusal:
         self.rejected[refusal.kind] += 1
@@ -236,15 +272,10 @@ class Timeline:
     def _move_on(self, now_ns: int) -> None:
         """End a standstill."""
         if self._still_since_ns is not None:
-            self._store.shift(now_ns - self._still_since_ns)
+            self._course.shift(now_ns - self._still_since_ns, now_ns=now_ns)
             self._still_since_ns = None
 
     def _follow_playback(self, now_ns: int) -> None:
         """Actions that were playing went on until now, or until they ran out."""
         if self._played.playing:
-            self._played.extend(min(now_ns, self._end_ns()))
-
-    def _end_ns(self) -> int:
-        if self._mode == 'queue':
-            return self._store.newest_end_ns()
-        return self._store.last_end_ns()
+            self._played.extend(min(now_ns, self._course.end_ns()))

@@ -1,0 +1,175 @@
+"""What a chunk of real-time chunking goes on from (arXiv:2506.07339): the rest of the one before.
+
+The policy predicts from an observation while the robot goes on with the chunk it has. It is told
+which actions these will be: row 0 of the prefix is what was due when the observation was made, and
+the first ``delay`` rows will have been played before the new chunk arrives.
+
+* Aligned by consumption: the row that was due follows from what the streamer says it plays, not
+  from how long an inference is thought to take. Between two rows the prefix is interpolated.
+* Where the chunk before ends, its last action is held, which is what the robot does; zeros would
+  be the mean of the training data to a policy.
+* The delay is the largest of the last latencies, without the first ones: these hold what is done
+  once, such as recording a graph.
+
+Imports no torch. Shapes: ``T`` rows, ``A`` joints.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparkrt_ros.runtime.errors import ConfigError
+from sparkrt_ros.runtime.types import ActionChunk, FloatArray
+
+KEPT_CHUNKS = 16
+# A row that is due this much of a row ago is due now: times are rounded to nanoseconds.
+SAME_ROW = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Playback:
+    """What a streamer says it plays.
+
+    session_id, chunk_id: of the newest chunk it took. row: which of its rows was due at
+    ``at_ns``, fractions included. playing: whether it goes on; False where it stands still.
+    """
+
+    session_id: int
+    chunk_id: int
+    row: float
+    at_ns: int
+    playing: bool
+
+    def row_at(self, stamp_ns: int, *, dt_s: float) -> float:
+        """The row that was or will be due at ``stamp_ns``, not below 0."""
+        moved = (stamp_ns - self.at_ns) / (dt_s * 1e9) if self.playing else 0.0
+        return max(0.0, self.row + moved)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prefix:
+    """actions: (T, A) float32, row 0 due at the observation; delay: rows played before arrival.
+
+    chunk_id: of the chunk that it is the rest of.
+    """
+
+    actions: FloatArray
+    delay: int
+    chunk_id: int
+
+
+def rest_of_chunk(actions: FloatArray, *, row: float, rows: int) -> FloatArray:
+    """``rows`` rows of (T, A) ``actions`` from ``row`` on, then its last row: (rows, A) float32.
+
+    A row between two is interpolated linearly. Raises ConfigError without rows, or for a ``row``
+    below 0.
+    """
+    if actions.ndim != 2 or len(actions) == 0 or rows < 1 or not row >= 0.0:
+        raise ConfigError(
+            'rest of a chunk',
+            found=f'actions of shape {actions.shape}, row {row}, {rows} rows wanted',
+            expected='(rows >= 1, joints), a row of at least 0 and at least 1 row',
+        )
+    last = len(actions) - 1
+    first = min(row, float(last))
+    if abs(first - round(first)) <= SAME_ROW:
+        first = float(round(first))
+    begin = int(first)
+    fraction = first - begin
+    low = np.minimum(np.arange(begin, begin + rows), last)
+    taken: FloatArray = actions[low].astype(np.float32)
+    if fraction == 0.0:
+        return taken
+    high = actions[np.minimum(low + 1, last)]
+    between: FloatArray = (taken + np.float32(fraction) * (high - taken)).astype(np.float32)
+    return between
+
+
+class DelayEstimate:
+    """How many rows are played from an observation until its chunk arrives.
+
+    window: latencies it looks back on. warm_up: how many of the first ones do not count.
+    """
+
+    def __init__(self, *, window: int = 32, warm_up: int = 1) -> None:
+        if window < 1 or warm_up < 0:
+            raise ConfigError(
+                'delay estimate',
+                found=f'window {window}, warm-up {warm_up}',
+                expected='a window of at least 1 and a warm-up of at least 0',
+            )
+        self._latencies_s: deque[float] = deque(maxlen=window)
+        self._warm_up = warm_up
+        self._ignored = 0
+
+    def add(self, latency_s: float) -> None:
+        """Note the time from an observation to the arrival of its chunk."""
+        if self._ignored < self._warm_up:
+            self._ignored += 1
+        elif math.isfinite(latency_s) and latency_s >= 0.0:
+            self._latencies_s.append(latency_s)
+
+    def restart(self) -> None:
+        """After a change of policy: forget, and leave the next ones out again."""
+        self._latencies_s.clear()
+        self._ignored = 0
+
+    @property
+    def latency_s(self) -> float:
+        """The largest of the window; 0 before the first that counts."""
+        return max(self._latencies_s, default=0.0)
+
+    def rows(self, dt_s: float) -> int:
+        """The latency in rows of ``dt_s``, rounded up."""
+        return math.ceil(self.latency_s / dt_s - SAME_ROW)
+
+
+class PrefixSource:
+    """Remembers the chunks that were sent and yields the prefix of the next inference.
+
+    One thread. session_id: of this policy process.
+    """
+
+    def __init__(self, *, session_id: int, delay: DelayEstimate | None = None) -> None:
+        self.delay = DelayEstimate() if delay is None else delay
+        self._session_id = session_id
+        self._sent: OrderedDict[int, ActionChunk] = OrderedDict()
+        self._playback: Playback | None = None
+
+    def sent(self, chunk: ActionChunk) -> None:
+        """A chunk was published."""
+        self._sent[chunk.chunk_id] = chunk
+        while len(self._sent) > KEPT_CHUNKS:
+            self._sent.popitem(last=False)
+
+    def follow(self, playback: Playback) -> None:
+        """Note what the streamer plays."""
+        self._playback = playback
+
+    def restart(self) -> None:
+        """A new episode: there is nothing to go on from."""
+        self._sent.clear()
+        self._playback = None
+
+    def prefix(self, observation_ns: int, *, epoch: int) -> Prefix | None:
+        """What the chunk of an observation at ``observation_ns`` has to go on from.
+
+        None where the streamer plays no chunk of this process and epoch. The rows are those of
+        the chunk as it was sent, and as many as it had.
+        """
+        playback = self._playback
+        if playback is None or playback.session_id != self._session_id:
+            return None
+        chunk = self._sent.get(playback.chunk_id)
+        if chunk is None or chunk.epoch != epoch:
+            return None
+        row = playback.row_at(observation_ns, dt_s=chunk.dt_s)
+        return Prefix(
+            actions=rest_of_chunk(chunk.actions, row=row, rows=chunk.rows),
+            delay=min(self.delay.rows(chunk.dt_s), chunk.rows),
+            chunk_id=chunk.chunk_id,
+        )
