@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sparkrt_ros.convert.contract import RobotContract
-from sparkrt_ros.nodes.guard import Float64Array, Guard, Verdict
+from sparkrt_ros.nodes.guard import Guard, Verdict
+from sparkrt_ros.nodes.guard_limits import Float64Array
 from sparkrt_ros.nodes.streamer_witness import Witness
 from sparkrt_ros.runtime.chunking.admission import Refusal
 from sparkrt_ros.runtime.chunking.seam import SeamFigures

@@ -14,7 +14,7 @@ from sparkrt_ros.convert.commands import CommandSet, needed_message_types
 from sparkrt_ros.convert.contract import OUTPUT_TYPES, RobotContract
 from sparkrt_ros.convert.time import fill_stamp
 from sparkrt_ros.nodes import qos
-from sparkrt_ros.nodes.guard import Float64Array
+from sparkrt_ros.nodes.guard_limits import Float64Array
 
 PREVIEW_TOPIC = '~/preview'
 

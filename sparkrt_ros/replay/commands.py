@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sparkrt_ros.convert.contract import RobotContract
-from sparkrt_ros.nodes.guard import Float64Array
+from sparkrt_ros.nodes.guard_limits import Float64Array
 from sparkrt_ros.nodes.pacing import Progress
 from sparkrt_ros.nodes.streamer_core import Options, Pose, StreamerCore
 from sparkrt_ros.nodes.streamer_parameters import STREAMER_PARAMETERS

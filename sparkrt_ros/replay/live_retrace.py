@@ -17,7 +17,7 @@ from sparkrt.msg import TraceEntry
 from sparkrt_ros.convert.commands import CommandSet, needed_message_types
 from sparkrt_ros.convert.contract import RobotContract
 from sparkrt_ros.convert.time import stamp_to_ns
-from sparkrt_ros.nodes.guard import Float64Array
+from sparkrt_ros.nodes.guard_limits import Float64Array
 from sparkrt_ros.nodes.observation_reader import ObservationReader, Reading
 from sparkrt_ros.nodes.pose_merger import FOREVER_NS, PoseMerger
 from sparkrt_ros.nodes.streamer_core import Options, Pose, StreamerCore
