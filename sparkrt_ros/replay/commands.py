@@ -30,10 +30,12 @@ _DEFAULTS = {spec.name: spec.default for spec in STREAMER_PARAMETERS}
 
 @dataclass(frozen=True, kw_only=True)
 class Playing:
-    """How chunks are played: one of MODES, and the coefficient of ``ensemble``."""
+    """How chunks are played: one of MODES, the coefficient of ``ensemble``, and both blends."""
 
     mode: str = 'queue'
     temporal_ensemble_coeff: float | None = None
+    blend_s: float = float(_DEFAULTS['chunking.blend_s'])  # type: ignore[arg-type]
+    blend_in_s: float = float(_DEFAULTS['guard.blend_in_s'])  # type: ignore[arg-type]
 
     def options(self, contract: RobotContract) -> Options:
         """The options of a streamer that follows the policy node and is left at its defaults."""
@@ -47,8 +49,8 @@ class Playing:
             velocity_scale=float(_DEFAULTS['guard.velocity_scale']),  # type: ignore[arg-type]
             start_max_error=float(_DEFAULTS['guard.start_max_error']),  # type: ignore[arg-type]
             interpolation=str(_DEFAULTS['chunking.interpolation']),
-            blend_s=float(_DEFAULTS['chunking.blend_s']),  # type: ignore[arg-type]
-            blend_in_s=float(_DEFAULTS['guard.blend_in_s']),  # type: ignore[arg-type]
+            blend_s=self.blend_s,
+            blend_in_s=self.blend_in_s,
         )
 
 

@@ -84,6 +84,14 @@ def test_a_seam_is_blended_and_told(rig: StreamerRig):
     assert status.late_chunks == 0
 
 
+def test_progress_tells_the_row_that_is_due(rig: StreamerRig):
+    rig.start(chunking__mode='rtc')
+    rig.publish(still(500))
+    first = rig.progress.wait_for(lambda m: m.row > 5.0)
+    later = rig.progress.wait_for(lambda m: m.row > 10.0)
+    assert (later.row - first.row) * 0.02 == pytest.approx(later.played - first.played, abs=1e-6)
+
+
 def test_the_tighter_limits_of_a_urdf_hold(tmp_path):
     for rig in make_rig(tmp_path):
         text = rig.contract.read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,7 @@ from sparkrt_ros.runtime.errors import ConfigError
 from sparkrt_ros.runtime.types import ActionChunk
 
 QUEUE = Playing()
+AT_ONCE = Playing(blend_s=0.0, blend_in_s=0.0)
 
 
 @pytest.fixture
@@ -64,7 +66,7 @@ def test_nothing_is_sent_before_a_chunk_and_its_rows_are_interpolated(robot: Pat
         load_contract(robot),
         script(ticks=30, chunk_ticks=[5]),
         [chunk([0.0, 0.5, 1.0], tick=5)],
-        playing=QUEUE,
+        playing=AT_ONCE,
         label='x',
     )
     assert track.label == 'x'
@@ -81,7 +83,7 @@ def test_the_guard_limits_what_is_sent(tmp_path: Path) -> None:
         contract,
         script(ticks=10, chunk_ticks=[0], pose=0.25),
         [chunk([1.0, 1.0], tick=0)],
-        playing=QUEUE,
+        playing=AT_ONCE,
     )
     assert track.commands[:5, 0] == pytest.approx([0.27, 0.29, 0.31, 0.33, 0.35])
 
@@ -94,7 +96,7 @@ def test_ensembling_plays_the_mean_of_overlapping_chunks(robot: Path) -> None:
             load_contract(robot),
             plan,
             chunks,
-            playing=Playing(mode=mode, temporal_ensemble_coeff=0.0),
+            playing=replace(AT_ONCE, mode=mode, temporal_ensemble_coeff=0.0),
         ).commands[10, 0]
         for mode in ('queue', 'ensemble')
     }
