@@ -7,7 +7,7 @@ in Triton's interpreter.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ class Sizes:
 
     width: int = 64
     inner: int = 128
-    heads: Heads = Heads(queries=4, keys=1, size=32)
+    heads: Heads = field(default_factory=lambda: Heads(queries=4, keys=1, size=32))
     tokens: int = 7
     prefix: int = 45
     samples: int = 1
@@ -147,9 +147,7 @@ def test_a_step_begins(ops: PiOps, sizes: Sizes, draw: Draw, dtype: torch.dtype)
     assert_streams(found, wanted, dtype)
 
 
-def test_queries_keys_and_values(
-    ops: PiOps, sizes: Sizes, draw: Draw, dtype: torch.dtype
-) -> None:
+def test_queries_keys_and_values(ops: PiOps, sizes: Sizes, draw: Draw, dtype: torch.dtype) -> None:
     stream, heads = stream_of(sizes, draw, dtype), sizes.heads
     outputs = (heads.queries + 2 * heads.keys) * heads.size
     weight = draw(outputs, sizes.width, dtype=dtype) * sizes.width**-0.5
@@ -179,7 +177,9 @@ def test_attention_to_a_prefix_and_to_each_other(
     # What is not valid may be anything.
     for tensor in tensors[2:]:
         tensor[:, :, -9:] = 1e4
-    assert torch.equal(found[:rows], ops.attend(queries, *tensors, valid, state_first=state_first)[:rows])
+    assert torch.equal(
+        found[:rows], ops.attend(queries, *tensors, valid, state_first=state_first)[:rows]
+    )
 
 
 def test_a_prefix_sees_itself(ops: PiOps, sizes: Sizes, draw: Draw, dtype: torch.dtype) -> None:

@@ -16,9 +16,7 @@ _HIDDEN = tl.constexpr(-1.0e30)
 
 
 @triton.jit
-def _see(
-    best, total, mixed, queries, keys, values, seen, at, limit, factor, SIZE: tl.constexpr
-):
+def _see(best, total, mixed, queries, keys, values, seen, at, limit, factor, SIZE: tl.constexpr):
     """One tile of keys more, by the running maximum of each row."""
     dim = tl.arange(0, SIZE)
     inside = (at < limit)[:, None] & (dim < SIZE)[None, :]

@@ -170,9 +170,7 @@ def feed(
 
 
 @triton.jit
-def _settle(
-    total, stream, gate, grow, scaled, squares, row, column, rows, width, stride, tile
-):
+def _settle(total, stream, gate, grow, scaled, squares, row, column, rows, width, stride, tile):
     """Add to the residual stream, and write what the next norm needs."""
     wanted = (row < rows)[:, None] & (column < width)[None, :]
     at = row[:, None] * width + column[None, :]
@@ -221,9 +219,7 @@ def add(
     w_at = weight + column[None, :] * inner + part[:, None]
     total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for start in range(0, share, BLOCK_K):
-        total = tl.dot(
-            tl.load(x_at + start), tl.load(w_at + start), total, input_precision='ieee'
-        )
+        total = tl.dot(tl.load(x_at + start), tl.load(w_at + start), total, input_precision='ieee')
     if SPLITS == 1:
         _settle(total, stream, gate, grow, scaled, squares, row, column, rows, width, stride, tile)
     else:

@@ -139,8 +139,8 @@ def attend(
         seen[:, :, 0, prefix + 1 :] = False
     all_keys = torch.cat((keys, own_keys), dim=2)
     all_values = torch.cat((values, own_values), dim=2)
-    repeated = [x.repeat_interleave(heads // keys.shape[1], 1) for x in (all_keys, all_values)]
-    mixed = F.scaled_dot_product_attention(queries, *repeated, attn_mask=seen)
+    k, v = (x.repeat_interleave(heads // keys.shape[1], 1) for x in (all_keys, all_values))
+    mixed = F.scaled_dot_product_attention(queries, k, v, attn_mask=seen)
     return _padded(mixed.transpose(1, 2).reshape(samples * tokens, heads * size))
 
 
@@ -265,5 +265,3 @@ def _normed_product(stream: Stream, weight: Tensor, bias: Tensor) -> Tensor:
 def _padded(rows: Tensor) -> Tensor:
     missing = -len(rows) % ROWS
     return F.pad(rows, (0, 0, 0, missing)) if missing else rows
-
-

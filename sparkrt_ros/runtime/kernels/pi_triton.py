@@ -13,8 +13,9 @@ import torch
 import triton
 from torch import Tensor
 
-from sparkrt_ros.runtime.kernels import attention_kernels, flow_kernels, prefix_kernels
+from sparkrt_ros.runtime.kernels import attention_kernels, flow_kernels
 from sparkrt_ros.runtime.kernels.pi_ops import NORM_EPS, ROWS, Heads, PiOps, Stream, Turn
+from sparkrt_ros.runtime.kernels.pi_triton_prefix import add_norm, geglu, rotate
 
 _ROWS_OF_ATTENTION = 132
 _LOG2_E = 1.4426950408889634
@@ -32,10 +33,7 @@ class Setting:
     stages: int = 4
 
     def __str__(self) -> str:
-        return (
-            f'{self.rows}x{self.columns}x{self.depth}/{self.parts} '
-            f'w{self.warps} s{self.stages}'
-        )
+        return f'{self.rows}x{self.columns}x{self.depth}/{self.parts} w{self.warps} s{self.stages}'
 
 
 # The first of each is what reasoning says is best on 132 processors; see docs/pi05.md.
@@ -52,7 +50,7 @@ CANDIDATES: dict[str, tuple[Setting, ...]] = {
     ),
     'add_attended': (
         Setting(columns=32, depth=128, parts=4, stages=4),
-        Setting(columns=64, depth=128, parts=8, stages=2),
+        Setting(columns=64, depth=128, parts=8, stages=3),
         Setting(columns=16, depth=256, parts=2, stages=4),
     ),
     'add_fed': (
@@ -360,68 +358,6 @@ class TritonOps:
             BLOCK_N=setting.columns,
             **launch,
         )
-
-
-def add_norm(
-    stream: Tensor,
-    y: Tensor | None,
-    weight: Tensor,
-    *,
-    added: Tensor | None = None,
-    bias: Tensor | None = None,
-    dtype: torch.dtype,
-) -> Tensor:
-    """See ``pi_ops.add_norm``."""
-    rows, width = stream.shape
-    out = torch.empty(rows, width, dtype=dtype, device=stream.device)
-    prefix_kernels.add_norm[(rows,)](
-        stream,
-        stream if y is None else y,
-        weight if added is None else added,
-        weight,
-        weight if bias is None else bias,
-        out,
-        width,
-        NORM_EPS,
-        ADD=y is not None,
-        CENTRED=bias is not None,
-        BLOCK=triton.next_power_of_2(width),
-        num_warps=4,
-    )
-    return out
-
-
-def rotate(packed: Tensor, turn: Turn, heads: Heads, keys: Tensor, values: Tensor) -> Tensor:
-    """See ``pi_ops.rotate``."""
-    samples, _, tokens, _ = keys.shape
-    half = heads.size // 2
-    queries = packed.new_empty(samples, heads.queries, tokens, heads.size)
-    prefix_kernels.rotate[(samples * tokens, heads.queries + 2 * heads.keys)](
-        packed,
-        turn.cos,
-        turn.sin,
-        queries if heads.queries else keys,
-        keys,
-        values,
-        tokens,
-        HEADS=heads.queries,
-        GROUPS=heads.keys,
-        HALF=half,
-        BLOCK=triton.next_power_of_2(half),
-        num_warps=1,
-    )
-    return queries
-
-
-def geglu(packed: Tensor) -> Tensor:
-    """See ``pi_ops.geglu``."""
-    rows, inner = packed.shape[0], packed.shape[1] // 2
-    out = packed.new_empty(rows, inner)
-    block = min(1024, triton.next_power_of_2(inner))
-    prefix_kernels.geglu[(rows, triton.cdiv(inner, block))](
-        packed, out, inner, BLOCK=block, num_warps=4
-    )
-    return out
 
 
 def _rows(like: Tensor, rows: int, width: int) -> Tensor:

@@ -25,8 +25,10 @@ from sparkrt_ros.runtime.host_inputs import (
     HORIZON_KEY,
     TOKENS_KEY,
 )
+from sparkrt_ros.runtime.kernels.pi_choice import choose_pi_ops
 from sparkrt_ros.runtime.policies.adapter import PolicyContext
 from sparkrt_ros.runtime.policies.flow_matching import make_plan
+from sparkrt_ros.runtime.policies.pi_fused import FusedPi, Moment, choose_vision_dtype
 from sparkrt_ros.runtime.policies.pi_network import PiNetwork, Prefix, sample
 from sparkrt_ros.runtime.policies.pi_weights import load_network, recast
 from sparkrt_ros.runtime.policies.rtc import PreviousChunk, prefix_weights
@@ -80,6 +82,9 @@ class PiAdapter:
             exact_text_scale=self._vla.compat == '0.4',
             where=weights_file,
         )
+        self._device = device
+        self._network: PiNetwork | FusedPi
+        self._moments: Tensor | tuple[Moment, ...]
         self._use(network)
         self._notes: tuple[str, ...] = ()
         absent = (*config.empty_camera_keys, *self._vla.missing_cameras)
@@ -97,11 +102,23 @@ class PiAdapter:
 
     @property
     def network(self) -> PiNetwork:
-        """The network as written, in plain PyTorch."""
+        """The network as written, in plain PyTorch. Raises BackendError in a fused form."""
+        if isinstance(self._network, FusedPi):
+            raise BackendError(
+                self._config.model_type,
+                found='a fused policy',
+                expected='the policy as written',
+                remedy='fuse the policy as it was loaded',
+            )
+        return self._network
+
+    @property
+    def served(self) -> PiNetwork | FusedPi:
+        """What computes, in whatever form."""
         return self._network
 
     def fused(self, tier: Tier, *, plain_operators: bool = False) -> PiAdapter:
-        """See PolicyAdapter. Plain operators either way, in LeRobot's mixture of dtypes."""
+        """See PolicyAdapter. Own kernels for bf16 on CUDA; else LeRobot's mixture of dtypes."""
         if tier.dtype not in DTYPES:
             raise BackendError(
                 f'{self._config.model_type} in {tier.name}',
@@ -109,9 +126,37 @@ class PiAdapter:
                 expected=f'one of {", ".join(DTYPES)}: activations leave the range of others',
             )
         other = copy.copy(self)
-        other._use(recast(self._network, dtype=getattr(torch, tier.dtype)))
-        other._notes = ('plain operators: there is no fused form of this policy yet',)
+        network, dtype = self.network, getattr(torch, tier.dtype)
+        if plain_operators or dtype is torch.float32 or self._device.type != 'cuda':
+            other._use(recast(network, dtype=dtype))
+            reason = 'a compiler fuses them' if plain_operators else f'{dtype} on {self._device}'
+            other._notes = (f'plain operators: there is no fused form for this ({reason})',)
+            return other
+        other._fuse(network, dtype)
         return other
+
+    def _fuse(self, network: PiNetwork, dtype: torch.dtype) -> None:
+        sizes = self._config.sizes
+        tokens = self._config.chunk_size + self._reads_state
+        pictures = len(self._capabilities.camera_keys) * sizes.vision.patches
+        choice = choose_pi_ops(
+            sizes.expert,
+            device=self._device,
+            dtype=dtype,
+            tokens=tokens,
+            prefix=pictures + self._config.tokenizer_max_length,
+        )
+        vision_dtype, note = choose_vision_dtype(network, ops=choice.ops, dtype=dtype)
+        with torch.inference_mode():
+            fused = FusedPi(
+                network,
+                times=self._plan.times,
+                ops=choice.ops,
+                dtype=dtype,
+                vision_dtype=vision_dtype,
+            )
+        self._network, self._moments = fused, fused.moments
+        self._notes = (*choice.notes, note)
 
     def regions(self) -> tuple[Region, ...]:
         """See PolicyAdapter."""

@@ -23,6 +23,8 @@ from sparkrt_ros.runtime.policies.pi_fused_prefix import (
 )
 from sparkrt_ros.runtime.policies.pi_network import PiNetwork, Prefix
 
+VISION_COSINE = 0.9995
+"""Of tokens of pictures, below which the vision tower stays in float32."""
 _LARGE = ('vision', 'projector', 'embed_tokens', 'language', 'expert')
 
 
@@ -82,14 +84,15 @@ class FusedPi:
         self._language = FusedLanguage(source.language, self._heads, ops=ops, dtype=dtype)
         self._layers = [DecoderWeights.pack(layer, dtype) for layer in source.expert.layers]
         self._out = tuple(
-            x.detach().float() for x in (source.action_out_proj.weight, source.action_out_proj.bias)
+            x.detach().float()
+            for x in (source.action_out_proj.weight, source.action_out_proj.bias)
         )
         self.moments = _moments(source, self._layers, times)
 
     def see(self, images: Sequence[Tensor]) -> Tensor:
         """Pictures, (B, 3, R, R) per camera -> their tokens (B, C V, W) float32."""
         tokens = self._vision(torch.cat(tuple(images))).float()
-        by_camera = tokens.unflatten(0, (len(images), -1)).transpose(0, 1)
+        by_camera = tokens.view(len(images), -1, *tokens.shape[1:]).transpose(0, 1)
         return by_camera.flatten(1, 2)
 
     def read(
@@ -183,6 +186,27 @@ class FusedPi:
         return Turn(cos=angles.cos(), sin=angles.sin())
 
 
+def choose_vision_dtype(
+    source: PiNetwork, *, ops: PiOps, dtype: torch.dtype
+) -> tuple[torch.dtype, str]:
+    """Return the dtype of the vision tower: ``dtype`` where it sees what float32 sees.
+
+    Judged by the tokens of a random picture, beside a sentence for the receipt.
+    """
+    side = source.config.image_resolution[0]
+    random = torch.Generator().manual_seed(0)
+    image = torch.rand(1, 3, side, side, generator=random).to(source.frequencies.device) * 2 - 1
+    with torch.inference_mode():
+        wanted = source._see(image).double().flatten()
+        candidate = FusedVision(source.vision, source.projector, ops=ops, dtype=dtype)
+        found = candidate(image).double().flatten()
+        cosine = float(torch.nn.functional.cosine_similarity(found, wanted, dim=0))
+    name = str(dtype).removeprefix('torch.')
+    if cosine >= VISION_COSINE:
+        return dtype, f'vision in {name}: cosine {cosine:.6f} to float32'
+    return torch.float32, f'vision in float32: in {name} the cosine is {cosine:.6f}'
+
+
 def _without(network: PiNetwork, names: Sequence[str]) -> PiNetwork:
     """The same network sharing its other parts, so that these can be freed."""
     other = copy.copy(network)
@@ -206,10 +230,8 @@ def _moments(
     )
 
 
-def _moment(
-    grow: Tensor, shift: Tensor, gate: Tensor, layers: Sequence[DecoderWeights]
-) -> Moment:
-    shifts = shift[:-1].unflatten(0, (-1, 2))
+def _moment(grow: Tensor, shift: Tensor, gate: Tensor, layers: Sequence[DecoderWeights]) -> Moment:
+    shifts = shift[:-1].view(-1, 2, shift.shape[1])
     pairs = list(zip(layers, shifts.unbind(), strict=True))
     return Moment(
         grow=grow.contiguous(),

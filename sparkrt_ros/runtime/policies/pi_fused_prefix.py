@@ -50,7 +50,9 @@ class FusedLanguage:
         self._ops, self._heads, self._dtype = ops, heads, dtype
         self._layers = [DecoderWeights.pack(layer, dtype) for layer in decoder.layers]
         self._grow = [
-            tuple(grow_of(norm) for norm in (layer.input_layernorm, layer.post_attention_layernorm))
+            tuple(
+                grow_of(norm) for norm in (layer.input_layernorm, layer.post_attention_layernorm)
+            )
             for layer in decoder.layers
             if isinstance(layer, DecoderLayer)
         ]
@@ -146,10 +148,10 @@ class FusedVision:
             added = layer.fc2[1]
         weight, bias = self._last
         normed = ops.add_norm(x, y, weight, added=_or(added, bias), bias=bias, dtype=dtype)
-        return F.linear(normed, *self._project).unflatten(0, (count, -1))
+        return F.linear(normed, *self._project).view(count, len(normed) // count, -1)
 
     def _patches(self, images: Tensor) -> Tensor:
-        """(C, 3, R, R) -> (C, V, inputs of the first product), pixels that fill no patch left out."""
+        """(C, 3, R, R) -> (C, V, inputs of the first product); what fills no patch is left out."""
         count, channels, side, _ = images.shape
         across = side // PATCH_SIZE
         used = images[:, :, : across * PATCH_SIZE, : across * PATCH_SIZE].to(self._dtype)
