@@ -148,7 +148,7 @@ class Trial:
 
     def chain(self, ops: PiOps) -> tuple[Tensor, ...]:
         """All layers, one after another, as a step has them."""
-        stream = replace(self.stream, x=self.stream.x.clone(), scaled=self.stream.scaled.clone())
+        stream = self._copy()
         for i in range(self.layers):
             own = ops.project(
                 stream, self.weight('project', i), self._bias(0), self.turn, self.heads
