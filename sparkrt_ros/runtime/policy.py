@@ -112,6 +112,7 @@ def _make_inputs(
         horizon=0 if vla.rtc is None else vla.rtc.execution_horizon,
         to_model_space=postprocessor.to_model_space,
         seed=vla.seed,
+        cfg_beta=vla.cfg_beta,
     )
 
 
@@ -194,6 +195,13 @@ class Policy:
         The second is what ``predict_chunk`` returns. Raises as it does.
         """
         return self._open().predict_both(observation, noise=noise)
+
+    def guide(self, cfg_beta: float) -> None:
+        """Change how much classifier-free guidance counts; nothing is prepared anew for it.
+
+        Raises ConfigError for a policy that was loaded without guidance.
+        """
+        self._open().guide(cfg_beta)
 
     def reset(self) -> None:
         """Begin a new episode."""

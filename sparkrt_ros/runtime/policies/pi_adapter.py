@@ -22,6 +22,7 @@ from sparkrt_ros.runtime.host_inputs import (
     CONTINUED_KEY,
     COUNTS_KEY,
     DELAY_KEY,
+    GUIDANCE_KEY,
     HORIZON_KEY,
     TOKENS_KEY,
 )
@@ -48,8 +49,8 @@ class PiAdapter:
 
     ``prefix``: tokens (N, Q), counts (N,), images (B, 3, H, W) in [0, 1] -> keys and values,
     each (L, N, G, P, h), and which of the P tokens are there (N, P).
-    ``denoise``: noise (B, T, D), keys, values, valid, [state], [the chunk to continue, delay,
-    horizon] -> (B, T, A).
+    ``denoise``: noise (B, T, D), keys, values, valid, [state], [how much guidance counts],
+    [the chunk to continue, delay, horizon] -> (B, T, A).
 
     A camera that is not there is left out instead of filled in and masked: it comes last, is
     attended to by nothing, and moves no position, so the result is the same.
@@ -186,8 +187,17 @@ class PiAdapter:
             shape = (image.shape[0], *self._capabilities.noise_shape)
             noise = torch.randn(shape, device=image.device)
         prefix = context.regions[PREFIX](*(batch[key] for key in needed))
-        chunk = context.regions[DENOISE](noise, *prefix, *(batch[key] for key in later))
+        guidance = [] if self._vla.cfg_beta is None else [self._beta(batch, noise)]
+        state = [batch[key] for key in later[: self._reads_state]]
+        continued = [batch[key] for key in later[self._reads_state :]]
+        chunk = context.regions[DENOISE](noise, *prefix, *state, *guidance, *continued)
         return chunk if isinstance(chunk, Tensor) else chunk[0]
+
+    def _beta(self, batch: Mapping[str, Tensor], noise: Tensor) -> Tensor:
+        """(B,), or (1,) for a batch that does not say."""
+        if GUIDANCE_KEY in batch:
+            return batch[GUIDANCE_KEY]
+        return torch.full((1,), self._vla.cfg_beta or 0.0, device=noise.device)
 
     def _use(self, network: PiNetwork) -> None:
         self._network = network
@@ -206,6 +216,9 @@ class PiAdapter:
         state, continued = (rest[0], rest[1:]) if self._reads_state else (None, rest)
         if state is not None:
             state = F.pad(state, (0, config.max_state_dim - state.shape[-1]))
+        beta = None
+        if self._vla.cfg_beta is not None:
+            beta, continued = continued[0].view(-1, 1, 1), continued[1:]
         previous = None
         if rtc is not None:
             rows, delay, horizon = continued
@@ -223,7 +236,7 @@ class PiAdapter:
             moments=self._moments,
             previous=previous,
             max_guidance_weight=0.0 if rtc is None else rtc.max_guidance_weight,
-            cfg_beta=self._vla.cfg_beta,
+            cfg_beta=beta,
         )
         return actions[..., : self._capabilities.action_size]
 

@@ -214,7 +214,8 @@ def sample(
 
     network, scene, moments: a ``PiNetwork`` or what serves in its place, with its own scene and
         one moment for each of ``plan.times``. previous: the chunk to continue.
-    cfg_beta: the scene then holds 2 B prefixes, conditioned ones first.
+    cfg_beta: a number or (B or 1, 1, 1). The scene then holds 2 B prefixes, conditioned ones
+        first.
     """
 
     def flow(actions: Tensor, number: int) -> Tensor:
