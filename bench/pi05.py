@@ -113,6 +113,7 @@ def prepare(
             )
             arms.add('fused', lambda: our_arm('fused', fused, graph(device=device), prompt))
             result['stages'] = stages(fused, config, prompt, device)
+            print(f'stages: {result["stages"]}', flush=True)
         except Exception as error:  # a compiler or a driver may raise whatever it likes
             arms.left_out['fused form'] = f'{type(error).__name__}: {error}'
     plain = full.fused(TIERS['bf16'], plain_operators=True)

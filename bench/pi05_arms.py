@@ -207,10 +207,11 @@ class Arms:
         except Exception as error:  # a peer, a compiler or a driver may raise whatever it likes
             self.left_out[name] = f'{type(error).__name__}: {(str(error) or "-").splitlines()[0]}'
             return
+        ready_s, last_ms = time.perf_counter() - start, arm.seconds[-1] * 1e3
         arm.seconds.clear()
         arm.memory_gb = allocated_gb(self.device) - before
         self.ready.append(arm)
-        print(f'{name}: ready after {time.perf_counter() - start:.1f} s', flush=True)
+        print(f'{name}: ready after {ready_s:.1f} s, last chunk {last_ms:.2f} ms', flush=True)
 
 
 def allocated_gb(device: torch.device) -> float:
