@@ -10,12 +10,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from ros_fixtures import TINY_ROBOT, PolicyUnderTest, SensorFeed, Spawner, policy_command
-from ros_harness import LIMIT_S, Inbox, NodeProcess, Peer, parameter_file
+from ros_harness import LIMIT_S, ROOT, Inbox, NodeProcess, Peer, parameter_file
 from std_msgs.msg import Float64MultiArray
 
 from sparkrt.msg import StreamerProgress, StreamerStatus, Trace, TraceEntry
@@ -26,6 +27,8 @@ from sparkrt_ros.nodes import qos
 EVERY = QoSProfile(depth=1000, reliability=ReliabilityPolicy.RELIABLE)
 # Rounding of seconds in messages to nanoseconds, and of a chunk's rows to its end.
 ROUNDING_NS = 2_000
+FAULTY_POLICY_NODE = ROOT / 'test' / 'faults' / 'faulty_policy_node.py'
+NOTHING: Mapping[str, str] = MappingProxyType({})
 MOVING = 'streaming'
 
 
@@ -118,6 +121,8 @@ class Stack:
         self.progress = peer.subscribe(StreamerProgress, '/action_streamer/progress', EVERY)
         self.ticks = TickLog()
         peer.subscribe(Trace, '/action_streamer/trace', qos.TRACE, inbox=self.ticks)
+        self._fault = scratch / 'fault.txt'
+        self.inferences('')
         self.policy: PolicyUnderTest | None = None
         self.streamer: NodeProcess | None = None
 
@@ -131,13 +136,18 @@ class Stack:
         self.contract_path.write_text(text)
         self.contract = load_contract(str(self.contract_path))
 
-    def start(
-        self, *, altered: Mapping[str, str] | None = None, sim_time: bool = False, **policy: Any
-    ) -> None:
-        """Start both nodes; ``altered`` as in ros_fixtures."""
+    def inferences(self, fault: str) -> None:
+        """What the inferences do from now on; see faulty_policy_node.py."""
+        # At once or not at all: the node may read it at any time.
+        new = self._fault.with_suffix('.new')
+        new.write_text(fault)
+        new.replace(self._fault)
+
+    def start(self, *, sim_time: bool = False, **policy: Any) -> None:
+        """Start both nodes; ``policy``: parameters of the policy node."""
         extra = {'use_sim_time': True} if sim_time else {}
         self.start_streamer(**extra)
-        self.start_policy(altered=altered, **policy, **extra)
+        self.start_policy(**policy, **extra)
 
     def start_streamer(self, **parameters: Any) -> NodeProcess:
         values = {
@@ -149,25 +159,25 @@ class Stack:
         path = parameter_file(self._scratch, 'action_streamer', values)
         module = ['-m', 'sparkrt_ros.nodes.action_streamer']
         command = [sys.executable, *module, '--ros-args', '--params-file', str(path)]
+        self.peer.forget_clients()
         self.streamer = self._spawn(command)
         return self.streamer
 
     def start_policy(
-        self,
-        *,
-        altered: Mapping[str, str] | None = None,
-        script: Path | None = None,
-        **parameters: Any,
+        self, *, script: Path = FAULTY_POLICY_NODE, environ: Mapping[str, str] = NOTHING, **values
     ) -> PolicyUnderTest:
-        """``script``: a node to run in the policy node's place."""
-        parameters.setdefault('robot', str(self.contract_path))
-        command = policy_command(
-            self._folder, self._scratch, altered=altered is not None, **parameters
-        )
-        if script is not None:
-            command[:2] = [sys.executable, str(script)]
-        self.policy = PolicyUnderTest(self._spawn(command, **(altered or {})), self.peer)
+        """``script``: the policy node, or one that takes its place."""
+        values.setdefault('robot', str(self.contract_path))
+        command = policy_command(self._folder, self._scratch, altered=True, **values)
+        command[1] = str(script)
+        self.peer.forget_clients()
+        process = self._spawn(command, FAULT=str(self._fault), **environ)
+        self.policy = PolicyUnderTest(process, self.peer)
         return self.policy
+
+    def set_policy(self, **values: Any) -> None:
+        """Set parameters of the running policy node; ``__`` stands for a dot."""
+        assert all(r.successful for r in self.peer.set_parameters('/sparkrt', **values))
 
     @property
     def processes(self) -> tuple[NodeProcess, ...]:

@@ -292,6 +292,12 @@ class Peer:
         self._made.clear()
         self._clients.clear()
 
+    def forget_clients(self) -> None:
+        """Make new ones for a process that takes the place of another, and settle them."""
+        for client in self._clients.values():
+            self.node.destroy_client(client)
+        self._clients.clear()
+
     def close(self) -> None:
         self.release()
         self._ending.set_result(None)

@@ -323,18 +323,31 @@ class PolicyNode(ManagedNode):
         if not is_sticky(error) and in_a_row < limit:
             return
         self._device_lost = is_sticky(error)
-        self._gate.close()
-        self._thread.repeat(None)
-        self._fault = f'inference given up after {in_a_row} failures in a row: {error}'
-        self.publish_status()
-        self.fail(self._fault, exit_code=FAULT)
+        self._give_up(f'inference given up after {in_a_row} failures in a row: {error}')
 
     def publish_status(self) -> None:
         """Publish ~/status now; a jump of an idle clock is noticed here too."""
         now_ns = self._now_ns()
         if self._serving is not None:
             self._serving.intake.buffer.advance(now_ns)
+        self._end_if_stuck()
         self._status.publish(status_message(self._facts(), now_ns=now_ns))
+
+    def _end_if_stuck(self) -> None:
+        limit_s, worker = self.parameters['inference.timeout_s'], self._worker
+        if worker is None or self._fault or not 0.0 < limit_s < worker.busy_s:
+            return
+        # Where it is stuck may be the device, which must not be touched any more then.
+        self._device_lost = True
+        self._give_up(f'inference given up: it has taken {worker.busy_s:.1f} s so far')
+
+    def _give_up(self, fault: str) -> None:
+        """End the process with a last status; only a new one can cure this."""
+        self._gate.close()
+        self._thread.repeat(None)
+        self._fault = fault
+        self.publish_status()
+        self.fail(fault, exit_code=FAULT)
 
     def _health(self, row: Callable[[PolicyFacts], Health]) -> Health:
         return row(self._facts())
@@ -351,8 +364,8 @@ class PolicyNode(ManagedNode):
         elif self._gate.is_paused:
             state, reason = 'paused', 'paused by request'
         elif state == 'active' and worker is not None:
-            reason = worker.figures.reason
-            state = 'waiting' if reason else 'active'
+            reason = worker.reason
+            state = 'waiting' if worker.figures.reason else 'active'
         return Situation(state=state, reason=reason, epoch=self._gate.epoch)
 
     def _now_ns(self) -> int:

@@ -142,6 +142,14 @@ POLICY_PARAMETERS: tuple[ParameterSpec, ...] = (
         bounds=(1, 1000),
     ),
     ParameterSpec(
+        name='inference.timeout_s',
+        default=60.0,
+        description='An inference that takes longer ends the process with a non-zero exit code, '
+        'so that a new one can take over [s]; 0: never.',
+        kind='live',
+        bounds=(0.0, 3600.0),
+    ),
+    ParameterSpec(
         name='status.rate_hz',
         default=10.0,
         description='Rate of ~/status [Hz].',

@@ -26,6 +26,8 @@ from sparkrt_ros.runtime.types import ActionChunk, FloatArray
 LOOK_INTERVAL_S = 0.0005
 # Any other message wakes it this long after it last looked, to find out what is wrong.
 RELOOK_S = 0.02
+# An inference that has taken longer than this is told of before it ends.
+LONG_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +111,24 @@ class PolicyWorker:
         self.hungry = False
         self.idle = False
         self._looked = threading.Event()
+        self._begun_s: float | None = None
+
+    @property
+    def busy_s(self) -> float:
+        """How long the inference under way has taken so far [s]; 0 where there is none.
+
+        For any thread; real time, also where the node's time is simulated.
+        """
+        begun_s = self._begun_s
+        return 0.0 if begun_s is None else time.perf_counter() - begun_s
+
+    @property
+    def reason(self) -> str:
+        """Why no chunk comes; empty while all is well. For any thread."""
+        busy_s = self.busy_s
+        if busy_s < LONG_S:
+            return self.figures.reason
+        return f'the inference under way has taken {busy_s:.1f} s so far'
 
     @property
     def tick_ns(self) -> int:
@@ -201,7 +221,11 @@ class PolicyWorker:
     def _infer(self, reading: Reading, epoch: int) -> None:
         policy, contract = self._loaded.policy, self._loaded.contract
         start_s, pacing_start_s = time.perf_counter(), self.clocks.pacing_s()
-        actions = chunk_actions(policy.predict_chunk(reading.observation), contract)
+        self._begun_s = start_s
+        try:
+            actions = chunk_actions(policy.predict_chunk(reading.observation), contract)
+        finally:
+            self._begun_s = None
         elapsed_s = time.perf_counter() - start_s
         # Simulated time may have gone back meanwhile.
         self._pacer.latency.add(max(0.0, self.clocks.pacing_s() - pacing_start_s))

@@ -30,9 +30,7 @@ def make_stack(spawner: Spawner, peer: Peer, folder: Path, cache: Path) -> Stack
 
 
 @pytest.fixture
-def stack(
-    spawn: Spawner, peer: Peer, tmp_path: Path, act_weights_cache: Path
-) -> Iterator[Stack]:
+def stack(spawn: Spawner, peer: Peer, tmp_path: Path, act_weights_cache: Path) -> Iterator[Stack]:
     """Not started yet; whatever it sends must be finite and inside the limits."""
     made = make_stack(spawn, peer, tmp_path, act_weights_cache)
     yield made

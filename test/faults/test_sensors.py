@@ -15,14 +15,14 @@ MAX_AGE_NS = 300_000_000
 MAX_FROZEN_NS = 500_000_000
 
 
-def last_sample_ns(stack, stream: str) -> int:
-    """When the newest sample of ``stream`` that any chunk is made of was taken."""
-    return max(
+def samples_ns(stack, stream: str) -> list[int]:
+    """When the samples of ``stream`` were taken that the chunks are made of."""
+    return [
         stamp_to_ns(stamp)
         for chunk in stack.policy.chunks.messages
         for name, stamp in zip(chunk.stream_names, chunk.stream_stamps, strict=True)
         if name == stream
-    )
+    ]
 
 
 def test_a_camera_that_is_cut(running):
@@ -33,7 +33,7 @@ def test_a_camera_that_is_cut(running):
     stack.wait_reason('stopped', 'the actions ran out', 'the policy is waiting', 'wrist_camera')
     pause = stack.pause_after(cut_ns)
     stack.assert_ended_with_its_actions(pause)
-    assert last_sample_ns(stack, 'wrist') <= cut_ns
+    assert max(samples_ns(stack, 'wrist')) <= cut_ns
     stack.assert_resumes(lambda: feed.start('wrist'))
 
 
@@ -45,7 +45,7 @@ def test_a_camera_that_repeats_one_message(running):
     stack.wait_policy_reason('front_camera/image_raw: ', 's old; expected at most 0.3 s')
     stack.wait_reason('stopped', 'the actions ran out', 'the policy is waiting', 'front_camera')
     stack.assert_ended_with_its_actions(stack.pause_after(frozen_ns))
-    assert last_sample_ns(stack, 'front') <= frozen_ns
+    assert max(samples_ns(stack, 'front')) <= frozen_ns
     timer.cancel()
     stack.assert_resumes(lambda: feed.start('front'))
 
@@ -57,8 +57,8 @@ def test_a_camera_that_sends_one_picture_under_new_stamps(running):
     stack.wait_policy_reason('front_camera/image_raw: found the same picture for 0.')
     stack.wait_reason('stopped', 'the actions ran out', 'front_camera', 'the same picture')
     stack.assert_ended_with_its_actions(stack.pause_after(frozen_ns))
-    used_ns = last_sample_ns(stack, 'front')
-    assert used_ns <= frozen_ns + MAX_FROZEN_NS
+    used_ns = [stamp_ns for stamp_ns in samples_ns(stack, 'front') if stamp_ns > frozen_ns]
+    assert not used_ns or max(used_ns) - min(used_ns) <= MAX_FROZEN_NS
     stack.assert_resumes(lambda: setattr(feed, 'pixels_change', True))
 
 
