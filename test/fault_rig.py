@@ -102,7 +102,8 @@ class NoisyFeed(SensorFeed):
 class Stack:
     """The two processes, their topics, and the tiny robot's contract.
 
-    Every command that was ever sent is checked when the test ends.
+    Every command that was ever sent is checked when the test ends. output: where the processes
+    print to; '': into their logs here.
     """
 
     def __init__(self, spawn: Spawner, peer: Peer, scratch: Path, policy_folder: Path) -> None:
@@ -123,6 +124,7 @@ class Stack:
         peer.subscribe(Trace, '/action_streamer/trace', qos.TRACE, inbox=self.ticks)
         self._fault = scratch / 'fault.txt'
         self.inferences('')
+        self.output = ''
         self.policy: PolicyUnderTest | None = None
         self.streamer: NodeProcess | None = None
 
@@ -160,7 +162,7 @@ class Stack:
         module = ['-m', 'sparkrt_ros.nodes.action_streamer']
         command = [sys.executable, *module, '--ros-args', '--params-file', str(path)]
         self.peer.forget_clients()
-        self.streamer = self._spawn(command)
+        self.streamer = self._spawn(self._into_output(command))
         return self.streamer
 
     def start_policy(
@@ -171,9 +173,17 @@ class Stack:
         command = policy_command(self._folder, self._scratch, altered=True, **values)
         command[1] = str(script)
         self.peer.forget_clients()
-        process = self._spawn(command, FAULT=str(self._fault), **environ)
+        process = self._spawn(
+            self._into_output(command), FAULT=str(self._fault), **environ
+        )
         self.policy = PolicyUnderTest(process, self.peer)
         return self.policy
+
+    def _into_output(self, command: list[str]) -> list[str]:
+        """The command that writes what it prints into the file ``output``, where there is one."""
+        if not self.output:
+            return command
+        return ['sh', '-c', f'exec "$@" > {self.output} 2>&1', 'sh', *command]
 
     def set_policy(self, **values: Any) -> None:
         """Set parameters of the running policy node; ``__`` stands for a dot."""

@@ -47,7 +47,6 @@ def run(args: argparse.Namespace) -> int:
         precision=args.precision,
         device=args.device,
         mode=args.mode,
-        report=args.report,
     )
     with console.status('starting') as status:
 
