@@ -100,20 +100,28 @@ class NoisyFeed(SensorFeed):
 
 
 class Stack:
-    """The two processes, their topics, and the tiny robot's contract.
+    """The two processes, their topics, and the contract of a robot like the tiny one.
 
     Every command that was ever sent is checked when the test ends. output: where the processes
     print to; '': into their logs here.
     """
 
-    def __init__(self, spawn: Spawner, peer: Peer, scratch: Path, policy_folder: Path) -> None:
+    def __init__(
+        self,
+        spawn: Spawner,
+        peer: Peer,
+        scratch: Path,
+        policy_folder: Path,
+        *,
+        robot: Path = TINY_ROBOT,
+    ) -> None:
         self._spawn = spawn
         self._scratch = scratch
         self._folder = policy_folder
         self.peer = peer
         self.feed = NoisyFeed(peer)
-        self.contract_path = TINY_ROBOT
-        self.contract = load_contract(str(TINY_ROBOT))
+        self.contract_path = robot
+        self.contract = load_contract(str(robot))
         self.arm = peer.subscribe(
             Float64MultiArray, '/forward_position_controller/commands', EVERY
         )
