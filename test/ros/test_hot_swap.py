@@ -1,4 +1,4 @@
-"""Another policy takes over while the robot moves: nothing missed, nothing repeated, or nothing."""
+"""Another policy takes over while the robot moves: nothing is missed, nothing repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making a policy beside the one that serves: one at a time, the newest wish, nothing left over."""
+"""Making a policy beside the one that serves: one at a time, the newest wish, no leftovers."""
 
 import gc
 import threading
