@@ -87,6 +87,8 @@ class StreamerRig:
         values = {
             'autostart': True,
             'robot': str(self.contract),
+            'chunking.blend_s': 0.0,
+            'guard.blend_in_s': 0.0,
             **{name.replace('__', '.'): value for name, value in parameters.items()},
         }
         path = parameter_file(self._folder, 'action_streamer', values)

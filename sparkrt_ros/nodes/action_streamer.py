@@ -21,6 +21,7 @@ from sparkrt.msg import ActionChunk as ActionChunkMessage
 from sparkrt.msg import PolicyStatus, StreamerProgress, StreamerStatus
 from sparkrt_ros.convert.contract import load_contract
 from sparkrt_ros.convert.time import stamp_to_ns
+from sparkrt_ros.convert.urdf import narrow_contract
 from sparkrt_ros.nodes import qos
 from sparkrt_ros.nodes.control_loop import settle_process
 from sparkrt_ros.nodes.diagnostics import Diagnostics
@@ -89,6 +90,8 @@ class ActionStreamer(ManagedNode):
 
     def configure(self) -> None:
         contract = load_contract(self.parameters['robot'])
+        if self.parameters['robot_description']:
+            contract = narrow_contract(contract, self.parameters['robot_description'])
         self._parts = StreamerParts(
             self,
             contract,

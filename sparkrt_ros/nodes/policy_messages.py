@@ -27,6 +27,7 @@ def chunk_message(chunk: ActionChunk, *, session_id: int, now_ns: int) -> Action
         rows=chunk.rows,
         data=array.array('d', rows.tobytes()),
         inference_time=chunk.inference_time_s,
+        frozen_rows=chunk.frozen_rows,
         stream_names=list(chunk.sample_stamps_ns),
         stream_stamps=[time_message(stamp_ns) for stamp_ns in chunk.sample_stamps_ns.values()],
     )

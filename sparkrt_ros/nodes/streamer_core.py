@@ -15,77 +15,23 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from sparkrt_ros.convert.contract import RobotContract
 from sparkrt_ros.nodes.guard import Guard, Verdict
-from sparkrt_ros.nodes.guard_limits import Float64Array
+from sparkrt_ros.nodes.streamer_values import Options, Outlet, Pose, Snapshot
 from sparkrt_ros.nodes.streamer_witness import Witness
 from sparkrt_ros.runtime.chunking.admission import Refusal
 from sparkrt_ros.runtime.chunking.seam import SeamFigures
 from sparkrt_ros.runtime.chunking.timeline import Timeline
 from sparkrt_ros.runtime.types import ActionChunk
 
+__all__ = ['INBOX_CHUNKS', 'Options', 'Outlet', 'Pose', 'Snapshot', 'StreamerCore']
+
 INBOX_CHUNKS = 8
 KEPT_REFUSALS = 16
-
-
-class Outlet(Protocol):
-    """Where commands go; (A,) SI in action order. Called under the core's lock, never blocking."""
-
-    def send(self, command: Float64Array, *, now_ns: int) -> None:
-        """Publish a command."""
-
-    def stop_velocities(self, command: Float64Array, *, now_ns: int) -> None:
-        """Publish only what carries velocities, which are all 0 in ``command``."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pose:
-    """Where the robot is: (A,) SI in action order, NaN where nothing measures.
-
-    fresh_until_ns: from then on it is too old to start from. number: counts the poses of one
-    source, from 1.
-    """
-
-    values: Float64Array
-    fresh_until_ns: int
-    number: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What may change while it runs."""
-
-    mode: str
-    temporal_ensemble_coeff: float
-    hold_s: float
-    velocity_scale: float
-    start_max_error: float
-    interpolation: str = 'linear'
-    blend_s: float = 0.0
-    blend_in_s: float = 0.0
-
-
-class Snapshot(NamedTuple):
-    """How it stood after the last tick, for other threads."""
-
-    now_ns: int = 0
-    state: str = 'inactive'
-    cause: str = ''
-    mode: str = 'queue'
-    session_id: int = 0
-    epoch: int = 0
-    chunk_id: int = 0
-    observation_ns: int | None = None
-    played_ns: int = 0
-    remaining_s: float = 0.0
-    queue_depth: float = 0.0
-    row: float = 0.0
 
 
 class StreamerCore:

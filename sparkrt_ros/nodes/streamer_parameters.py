@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sparkrt_ros.nodes.guard_start import MAX_BLEND_IN_S
 from sparkrt_ros.nodes.parameter_spec import TRACE_PARAMETER, ParameterSpec, Value
-from sparkrt_ros.runtime.chunking.timeline import DEFAULT_COEFF, MAX_COEFF
+from sparkrt_ros.runtime.chunking.interpolation import INTERPOLATIONS
+from sparkrt_ros.runtime.chunking.seam import MAX_BLEND_S
+from sparkrt_ros.runtime.chunking.timeline import DEFAULT_COEFF, MAX_COEFF, MODES
 from sparkrt_ros.runtime.errors import ConfigError
 
 SLOWEST_HZ = 1.0
@@ -58,9 +61,12 @@ STREAMER_PARAMETERS: tuple[ParameterSpec, ...] = (
         name='chunking.mode',
         default='auto',
         description='How overlapping chunks are played. queue: the newest from its arrival on. '
-        'ensemble: their weighted mean. auto: as the policy node reports, queue until it does.',
+        'ensemble: their weighted mean. rtc: as queue, for policies that continue the chunk '
+        'before. weighted_average, average, conservative: 0.7, 0.5, 0.3 of the new chunk, the '
+        'rest of the course before; latest_only: as queue. auto: as the policy node reports, '
+        'queue until it does.',
         kind='live',
-        choices=('auto', 'queue', 'ensemble'),
+        choices=('auto', *MODES),
     ),
     ParameterSpec(
         name='chunking.temporal_ensemble_coeff',
@@ -70,6 +76,21 @@ STREAMER_PARAMETERS: tuple[ParameterSpec, ...] = (
         'decides, like the mode.',
         kind='live',
         bounds=(-MAX_COEFF, MAX_COEFF),
+    ),
+    ParameterSpec(
+        name='chunking.interpolation',
+        default='linear',
+        description='Between the rows of a chunk: linear, or cubic, which overshoots no row.',
+        kind='live',
+        choices=INTERPOLATIONS,
+    ),
+    ParameterSpec(
+        name='chunking.blend_s',
+        default=0.2,
+        description='Time in which commands go over from one chunk to the next without a jump '
+        '[s]; 0: they jump.',
+        kind='live',
+        bounds=(0.0, MAX_BLEND_S),
     ),
     ParameterSpec(
         name='guard.velocity_scale',
@@ -85,6 +106,22 @@ STREAMER_PARAMETERS: tuple[ParameterSpec, ...] = (
         'this from its measured position [rad or m]; 0: move there within the velocity limit.',
         kind='live',
         bounds=(0.0, 10.0),
+    ),
+    ParameterSpec(
+        name='guard.blend_in_s',
+        default=0.5,
+        description='Time in which commands go over from the measured pose to the course, at the '
+        'start and after a pause, and from the held command after a hold [s]; longer where the '
+        'limits ask for it. 0: within the limits alone.',
+        kind='live',
+        bounds=(0.0, MAX_BLEND_IN_S),
+    ),
+    ParameterSpec(
+        name='robot_description',
+        default='',
+        description='URDF of the robot, as text; where its joint limits are tighter than those '
+        'of the contract, they hold. Empty: the contract alone.',
+        kind='fixed',
     ),
     ParameterSpec(
         name='status.rate_hz',

@@ -183,6 +183,9 @@ class StreamerParts:
             hold_s=self.hold_s,
             velocity_scale=float(self._values['guard.velocity_scale']),
             start_max_error=float(self._values['guard.start_max_error']),
+            interpolation=str(self._values['chunking.interpolation']),
+            blend_s=float(self._values['chunking.blend_s']),
+            blend_in_s=float(self._values['guard.blend_in_s']),
         )
 
 
@@ -208,4 +211,5 @@ def read_chunk(message: ActionChunkMessage) -> ActionChunk:
         epoch=message.epoch,
         chunk_id=message.chunk_id,
         inference_time_s=message.inference_time,
+        frozen_rows=message.frozen_rows,
     )

@@ -11,6 +11,7 @@ from rclpy.node import Node
 
 from sparkrt.msg import PolicyStatus
 from sparkrt_ros.nodes.diagnostics import Health, Level
+from sparkrt_ros.nodes.guard_news import GuardNews
 from sparkrt_ros.nodes.qos import QosEvents
 from sparkrt_ros.nodes.streamer_core import Snapshot
 from sparkrt_ros.nodes.streamer_parts import StreamerParts
@@ -35,6 +36,7 @@ class StreamerReport:
         self._chunks = chunks
         self._events = events
         self._log = ThrottledLog(node.get_logger(), period_s=5.0)
+        self._guard_news = GuardNews()
         self._chunk_at_s: float | None = None
         self._policy: PolicyStatus | None = None
         self._policy_at_s = 0.0
@@ -48,6 +50,7 @@ class StreamerReport:
     def begin(self) -> None:
         """The node becomes active: what was said of an earlier activation may be said again."""
         self._jumps = 0
+        self._guard_news.begin()
         self._unmatched_s: dict[str, float] = {}
         self._told: set[str] = set()
 
@@ -79,6 +82,8 @@ class StreamerReport:
                 logger.warning(text)
             else:
                 logger.info(text)
+        if line := self._guard_news.line(core.interventions):
+            logger.info(line)
         self._log_undelivered(parts)
 
     def _log_undelivered(self, parts: StreamerParts) -> None:
@@ -130,9 +135,14 @@ class StreamerReport:
             'time jumps': core.time_jumps,
             'commands limited': core.limited,
             'commands refused': core.refused,
+            'largest step at the last seam [rad or m]': core.seams.last,
+            'largest step at a seam [rad or m]': core.seams.largest,
+            'largest step at a seam against inside chunks': core.seams.largest_ratio,
+            'chunks later than their policy was told': core.late,
             'joint messages dropped': parts.pose.merger.bad_messages,
         }
         values |= {f'chunks refused, {kind}': count for kind, count in core.rejected.items()}
+        values |= {f'guard, {kind}': count for kind, count in core.interventions.items()}
         level = Level.ERROR if core.defect else _LEVELS.get(snapshot.state, Level.OK)
         why = self.why(parts, snapshot)
         return Health(name='stream', level=level, message=why or snapshot.state, values=values)

@@ -81,6 +81,7 @@ def progress_message(snapshot: Snapshot, stamp: Any) -> StreamerProgress:
         played=snapshot.played_ns / 1e9,
         remaining=snapshot.remaining_s,
         state=snapshot.state,
+        row=snapshot.row,
     )
     message.header.stamp = stamp
     fill_stamp(message.tick, snapshot.now_ns)
@@ -118,6 +119,12 @@ def status_message(
         limited=core.limited,
         refused=core.refused,
         undelivered=outlet.undelivered,
+        guard_kinds=list(core.interventions),
+        guard_counts=list(core.interventions.values()),
+        seam_last=core.seams.last,
+        seam_max=core.seams.largest,
+        seam_ratio=core.seams.largest_ratio,
+        late_chunks=core.late,
     )
     message.header.stamp = stamp
     return message

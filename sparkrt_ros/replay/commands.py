@@ -30,7 +30,7 @@ _DEFAULTS = {spec.name: spec.default for spec in STREAMER_PARAMETERS}
 
 @dataclass(frozen=True, kw_only=True)
 class Playing:
-    """How chunks are played: ``queue`` or ``ensemble``, and the coefficient of the latter."""
+    """How chunks are played: one of MODES, and the coefficient of ``ensemble``."""
 
     mode: str = 'queue'
     temporal_ensemble_coeff: float | None = None
@@ -46,6 +46,9 @@ class Playing:
             hold_s=contract.hold_s,
             velocity_scale=float(_DEFAULTS['guard.velocity_scale']),  # type: ignore[arg-type]
             start_max_error=float(_DEFAULTS['guard.start_max_error']),  # type: ignore[arg-type]
+            interpolation=str(_DEFAULTS['chunking.interpolation']),
+            blend_s=float(_DEFAULTS['chunking.blend_s']),  # type: ignore[arg-type]
+            blend_in_s=float(_DEFAULTS['guard.blend_in_s']),  # type: ignore[arg-type]
         )
 
 
