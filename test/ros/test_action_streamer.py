@@ -250,7 +250,7 @@ IMPOSSIBLE = {
     'out of range': {'control__rate_hz': 5000.0},
     'string': {'control__rate_hz': 'fast'},
     '0 s and more': {'control__hold_s': -0.5},
-    "'queue', 'ensemble'": {'chunking__mode': 'rtc'},
+    "'queue', 'ensemble'": {'chunking__mode': 'replay'},
     'Max: 1.0': {'chunking__temporal_ensemble_coeff': 2.0},
     'Min: 0.01': {'guard__velocity_scale': 0.0},
     'while the node is active': {'control__realtime_priority': 5},
