@@ -1,13 +1,15 @@
-"""Swaps of the policy while the embedded robot moves: what the robot, and the user, notice of them.
+"""Swaps of the policy while the embedded robot moves: what the robot, and the user, notice of
+them.
 
 python bench/hot_swap.py --swaps 50
 
 Processes, as in the demo: the simulated robot, the streamer, the policy node; this one sets
-parameters and listens. Precision, backend and checkpoint change in turn, several at once. First the
-same time without swaps, since a busy machine misses periods by itself.
+parameters and listens. Precision, backend and checkpoint change in turn, several at once. First
+the same time without swaps, since a busy machine misses periods by itself.
 
-missed: control periods without a command, by the streamer's own count and by the time stamps of the
-commands. repeated: commands sent while actions had run out. Between swaps two chunks are awaited.
+missed: control periods without a command, by the streamer's own count and by the time stamps of
+the commands. repeated: commands sent while actions had run out. Between swaps two chunks are
+awaited.
 """
 
 from __future__ import annotations
@@ -249,9 +251,7 @@ def start_processes(processes: ProcessGroup, options: argparse.Namespace, folder
     processes.start(
         'policy_node',
         'sparkrt_ros.nodes.policy_node',
-        ros_arguments(
-            {'checkpoint': str(folder), 'device': options.device, 'autostart': 'true'}
-        ),
+        ros_arguments({'checkpoint': str(folder), 'device': options.device, 'autostart': 'true'}),
     )
 
 

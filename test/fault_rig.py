@@ -181,9 +181,7 @@ class Stack:
         command = policy_command(self._folder, self._scratch, altered=True, **values)
         command[1] = str(script)
         self.peer.forget_clients()
-        process = self._spawn(
-            self._into_output(command), FAULT=str(self._fault), **environ
-        )
+        process = self._spawn(self._into_output(command), FAULT=str(self._fault), **environ)
         self.policy = PolicyUnderTest(process, self.peer)
         return self.policy
 

@@ -1,7 +1,8 @@
 """The policy node with a real policy whose inferences do what a file says.
 
-FAULT: the file, read at each inference. Its words: ``slow SECONDS``, ``hang`` (until the file changes), ``fail TEXT``,
-``nan``, ``short`` (a chunk of too few joints); nothing: as the policy does.
+FAULT: the file, read at each inference. Its words: ``slow SECONDS``, ``hang`` (until the file
+changes), ``fail TEXT``, ``nan``, ``short`` (a chunk of too few joints); nothing: as the policy
+does.
 """
 
 import os
