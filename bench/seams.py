@@ -11,7 +11,8 @@ A seam lasts from the first command of a chunk that took over until the blend is
 the largest that a joint made from one command to the next in that time; the ratio is that step
 against the largest that the same joint makes inside chunks in the same time, the largest of all
 joints and seams. Both are taken from the rows of the chunks and the commands as they left, not
-from what the streamer says about itself.
+from what the streamer says about itself. Seams within twice ``--blend-in`` of the start
+are left out: there the guard's ramp shapes the commands.
 """
 
 from __future__ import annotations
@@ -285,7 +286,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument('--first-seed', type=int, default=2000)
     parser.add_argument('--modes', nargs='+', default=list(MODES), choices=MODES)
     parser.add_argument('--latencies', type=float, nargs='+', default=[0.0, 0.2], metavar='S')
-    parser.add_argument('--blends', type=float, nargs='+', default=[0.1], metavar='S')
+    parser.add_argument('--blends', type=float, nargs='+', default=[0.2], metavar='S')
     parser.add_argument('--interpolation', default='linear', choices=INTERPOLATIONS)
     parser.add_argument('--blend-in', type=float, default=0.5, metavar='S')
     parser.add_argument(

@@ -18,6 +18,7 @@ import cv2
 
 from sparkrt_ros.report_style import FIGURE_SETTINGS, STYLE, css
 from sparkrt_ros.runtime.types import ImageArray
+from sparkrt_ros.runtime.whole_file import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,14 +29,17 @@ _COLOUR = re.compile(r'\b(fill|stroke): (#[0-9a-f]{6})\b')
 
 
 def write_page(path: Path, *, title: str, parts_html: Iterable[str], style: str = '') -> None:
-    """Write one self-contained page to ``path``; ``style`` follows the common style sheet."""
+    """Write one self-contained page to ``path``; ``style`` follows the common style sheet.
+
+    Raises FileNotWritten.
+    """
     head = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<title>{html.escape(title)}</title><style>{STYLE}{style}</style></head><body>'
     )
-    path.write_text('\n'.join([head, *parts_html, '</body></html>\n']), encoding='utf-8')
+    write_whole(path, '\n'.join([head, *parts_html, '</body></html>\n']))
 
 
 def cards(rows: Iterable[tuple[str, str, str]]) -> str:

@@ -119,7 +119,7 @@ class ToyLoader:
         self.policies = list(policies)
         self.configs: list[Any] = []
 
-    def __call__(self, folder: Path, *, config: Any) -> Any:
+    def __call__(self, folder: Path, *, config: Any, **_: Any) -> Any:
         self.configs.append(config)
         policy = self.policies[len(self.configs) - 1]
         policy._receipt.setdefault(

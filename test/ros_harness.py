@@ -117,6 +117,10 @@ class NodeProcess:
         return self._process.pid
 
     @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
     def log(self) -> str:
         with self._changed:
             return '\n'.join(self.lines)
@@ -288,6 +292,12 @@ class Peer:
         self._made.clear()
         self._clients.clear()
 
+    def forget_clients(self) -> None:
+        """Make new ones for a process that takes the place of another, and settle them."""
+        for client in self._clients.values():
+            self.node.destroy_client(client)
+        self._clients.clear()
+
     def close(self) -> None:
         self.release()
         self._ending.set_result(None)
@@ -303,8 +313,11 @@ class Peer:
     def now_ns(self) -> int:
         return self.node.get_clock().now().nanoseconds
 
-    def subscribe(self, kind: type, topic: str, profile: QoSProfile) -> Inbox:
-        inbox = Inbox()
+    def subscribe(
+        self, kind: type, topic: str, profile: QoSProfile, *, inbox: Inbox | None = None
+    ) -> Inbox:
+        """``inbox``: takes the messages in place of a plain one."""
+        inbox = Inbox() if inbox is None else inbox
 
         def matched(event: Any) -> None:
             inbox.match(event.current_count)

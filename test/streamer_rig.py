@@ -100,6 +100,7 @@ class StreamerRig:
         return process
 
     def spawn(self, command: list[str]) -> NodeProcess:
+        self.peer.forget_clients()
         environment = ros_environment(self._domain)
         self._processes.append(NodeProcess(command, environment=environment))
         return self._processes[-1]

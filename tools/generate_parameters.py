@@ -29,7 +29,8 @@ NODES = (
 )
 HEADER = """\
 # Every parameter of both nodes with its default. Written by tools/generate_parameters.py.
-# live: may change at any time; swap: while the node is not active; fixed: before configure.
+# live: taken at the next tick. swap: a new policy is built beside the one that serves, then takes
+# over between two chunks. fixed: before configure.
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sparkrt_ros.runtime.bench import samples, speedups
+from sparkrt_ros.runtime.whole_file import write_whole
 
 _GIGA = 1e9
 
@@ -126,4 +128,6 @@ def plot_bench(result: Mapping[str, Any], path: Path) -> None:
     axes.grid(visible=True, which='both', alpha=0.3)
     axes.legend(loc='lower right')
     axes.set_title(f'{result["machine"]["device_name"]}, {result["machine"]["date"]}')
-    figure.savefig(path, dpi=120)
+    image = io.BytesIO()
+    figure.savefig(image, format=path.suffix.lstrip('.') or 'png', dpi=120)
+    write_whole(path, image.getvalue())

@@ -47,6 +47,7 @@ def _measure(folder: Path, args: argparse.Namespace) -> int:
     from sparkrt_ros.cli._bench_report import plot_bench, print_bench
     from sparkrt_ros.runtime.bench import BenchOptions, run_bench
     from sparkrt_ros.runtime.planning import Form
+    from sparkrt_ros.runtime.whole_file import write_whole
 
     forms = [Form(backend=b, precision=p) for b in args.backend for p in args.precision]
     options = BenchOptions(
@@ -60,7 +61,7 @@ def _measure(folder: Path, args: argparse.Namespace) -> int:
         result = run_bench(folder, options, progress=status.update)
     print_bench(result)
     if args.json:
-        args.json.write_text(json.dumps(result, indent=2) + '\n', encoding='utf-8')
+        write_whole(args.json, json.dumps(result, indent=2) + '\n')
     if args.plot:
         plot_bench(result, args.plot)
     return 0

@@ -33,6 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from sparkrt_ros.demo.record import figures
+    from sparkrt_ros.demo.report import write_report
     from sparkrt_ros.demo.run import DemoOptions, run_demo
     from sparkrt_ros.runtime.share import shared_path
 
@@ -45,7 +47,6 @@ def run(args: argparse.Namespace) -> int:
         precision=args.precision,
         device=args.device,
         mode=args.mode,
-        report=args.report,
     )
     with console.status('starting') as status:
 
@@ -53,10 +54,13 @@ def run(args: argparse.Namespace) -> int:
             console.print(line, highlight=False)
             status.update('running')
 
-        summary = run_demo(options, progress=progress)
+        record = run_demo(options, progress=progress)
+    summary = figures(record)
     console.print(_table(summary))
     drops = ', '.join(f'{name} {count}' for name, count in summary.counters.items())
     console.print(f'drops: {drops}', highlight=False)
+    # Last, so that a disk that is full costs the page alone.
+    write_report(record, args.report)
     console.print(f'report: {args.report}', highlight=False)
     return 0 if summary.success_rate >= args.require else 1
 

@@ -9,6 +9,7 @@ underscore is none. Command modules import what is heavy (torch, ROS) inside ``r
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import pkgutil
@@ -23,6 +24,8 @@ from sparkrt_ros.runtime.errors import SparkRTError
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
+# Faults of the machine, not of the program: full, over quota, read-only, not permitted.
+DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,6 +53,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader (a pager, head) has gone: nothing more may be written at shutdown.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in DISK_FAULTS:
+            raise
+        where = error.filename or 'a file'
+        return _fail(f'{where} cannot be written: {error.strerror}')
     return code
 
 

@@ -38,7 +38,7 @@ def _camera(value: YamlValue) -> CameraSpec:
     sizes = ('source_size', 'crop', 'resize', 'interpolation')
     keys = value.mapping(
         required=('name', 'key', 'topic', 'max_age_s'),
-        optional=('type', 'encoding', 'depth_range_m', *sizes, *_TIMING_KEYS),
+        optional=('type', 'encoding', 'depth_range_m', 'max_frozen_s', *sizes, *_TIMING_KEYS),
     )
     source = _whole_numbers(keys.get('source_size'), 'width', 'height')
     crop = _whole_numbers(keys.get('crop'), 'x', 'y', 'width', 'height')
@@ -66,6 +66,7 @@ def _camera(value: YamlValue) -> CameraSpec:
             keys['interpolation'].choice(INTERPOLATIONS) if 'interpolation' in keys else 'area'
         ),
         depth_range_m=_depth_range(keys.get('depth_range_m')),
+        max_frozen_s=keys['max_frozen_s'].number(above=0) if 'max_frozen_s' in keys else None,
     )
 
 

@@ -74,6 +74,8 @@ class CameraSpec:
     crop: (x, y, width, height) in source pixels, applied before ``resize``; None: whole picture.
     resize: (width, height), as in training; None: size unchanged.
     depth_range_m: (near, far) mapped to 0..255, for a depth stream used as a picture.
+    max_frozen_s: refuse pictures that have stayed the same, bit for bit, for longer than this
+        although their stamps went on; None: any picture is good, as of a simulated camera.
     """
 
     name: str
@@ -87,6 +89,7 @@ class CameraSpec:
     resize: tuple[int, int] | None = None
     interpolation: str = 'area'
     depth_range_m: tuple[float, float] | None = None
+    max_frozen_s: float | None = None
 
     @property
     def max_age_s(self) -> float:

@@ -79,6 +79,7 @@ class JointMerger:
         self.out_of_order = 0
         self._streams = {stream.name: stream for stream in streams}
         self._stream_names = tuple(self._streams)
+        self._refusals: dict[str, str] = {}
         self._layouts: dict[tuple[str, tuple[str, ...]], _Layout] = {}
         self.reset()
 
@@ -121,10 +122,12 @@ class JointMerger:
         spec = self._stream(stream)
         try:
             values, targets, stamp_ns = self._read(spec, msg, received_ns)
-        except MessageError:
+        except MessageError as error:
             self.rejected += 1
+            self._refusals[spec.name] = error.found
             raise
         self.accepted += 1
+        self._refusals.pop(spec.name, None)
         newer = stamp_ns >= self._stamps[targets]
         if not newer.all():
             self.out_of_order += 1
@@ -150,7 +153,8 @@ class JointMerger:
         if missing:
             raise StaleObservation(
                 f'joints {", ".join(missing)}',
-                found=f'no value yet; received: {", ".join(self._received_names) or "nothing"}',
+                found=f'no value yet; received: {", ".join(self._received_names) or "nothing"}'
+                + self._last_refusals(),
                 expected=f'values from {self._topics()}',
                 remedy='check that the robot publishes; where it uses other names, map them in '
                 'state.streams[].joints of the robot contract',
@@ -162,7 +166,7 @@ class JointMerger:
             ages = ', '.join(f'{self.entries[i]} {result.ages_s[i]:.3f} s' for i in late)
             raise StaleObservation(
                 f'joints {", ".join(str(self.entries[i]) for i in late)}',
-                found=f'ages {ages}',
+                found=f'ages {ages}{self._last_refusals()}',
                 expected=f'at most {limits[late].min():.3f} s',
                 remedy=f'check the rate of {self._topics()}, or raise max_age_s',
             )
@@ -185,6 +189,11 @@ class JointMerger:
         if name is None or name not in self._streams:
             raise ValueError(f'stream {name!r} is none of {list(self._streams)}')
         return self._streams[name]
+
+    def _last_refusals(self) -> str:
+        """What was wrong with the newest message of each stream, where it was refused."""
+        texts = [f'{self._streams[n].topic} {text}' for n, text in self._refusals.items()]
+        return f'; the last message was refused: {", ".join(texts)}' if texts else ''
 
     def _topics(self) -> str:
         return ', '.join(stream.topic for stream in self._streams.values()) or 'no stream'

@@ -42,6 +42,9 @@ class ProcessGroup:
                 start_new_session=True,
             )
 
+    def pid(self, name: str) -> int:
+        return self._children[name].pid
+
     def log(self, name: str) -> Path:
         return self._logs / f'{name}.txt'
 

@@ -14,9 +14,8 @@ from rclpy.context import Context
 
 from sparkrt_ros.convert.contract import load_contract
 from sparkrt_ros.demo.processes import ProcessGroup
-from sparkrt_ros.demo.record import DemoRecord, Episode, Figures, figures
+from sparkrt_ros.demo.record import DemoRecord, Episode
 from sparkrt_ros.demo.recorder import DemoRecorder
-from sparkrt_ros.demo.report import write_report
 from sparkrt_ros.runtime.share import shared_path
 
 START_LIMIT_S = 60.0
@@ -28,7 +27,7 @@ READY = ('waiting', 'streaming', 'holding', 'stopped')
 class DemoOptions:
     """What to run. Attempts use the seeds ``seed``, ``seed + 1``, ...; paths may be relative.
 
-    Empty names leave the choice to the nodes' own defaults. report: None writes no page.
+    Empty names leave the choice to the nodes' own defaults.
     """
 
     checkpoint: Path
@@ -38,15 +37,14 @@ class DemoOptions:
     precision: str = ''
     device: str = ''
     mode: str = ''
-    report: Path | None = Path('demo_report.html')
     logs: Path = Path('log/demo')
 
 
 Progress = Callable[[str], None]
 
 
-def run_demo(options: DemoOptions, *, progress: Progress) -> Figures:
-    """Run every attempt and return the figures; ``progress`` gets one line per step.
+def run_demo(options: DemoOptions, *, progress: Progress) -> DemoRecord:
+    """Run every attempt and return what was recorded; ``progress`` gets one line per step.
 
     Raises ProcessDied or DemoTimeout (both SparkRTError) if something does not work.
     """
@@ -67,9 +65,7 @@ def run_demo(options: DemoOptions, *, progress: Progress) -> Figures:
                 recorder.close()
     finally:
         rclpy.try_shutdown(context=context)
-    if options.report is not None:
-        write_report(recorder.record, options.report)
-    return figures(recorder.record)
+    return recorder.record
 
 
 def demo_environment() -> dict[str, str]:

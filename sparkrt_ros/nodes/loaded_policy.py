@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkrt_ros.convert.contract import PolicyBinding, RobotContract, check_contract
 from sparkrt_ros.nodes.policy_parameters import PolicySettings
+from sparkrt_ros.runtime.build_watch import UNWATCHED, BuildWatch
+from sparkrt_ros.runtime.config import resolve_mode
 from sparkrt_ros.runtime.errors import ConfigError
 from sparkrt_ros.runtime.types import Capabilities
 
@@ -17,11 +19,15 @@ if TYPE_CHECKING:
     from sparkrt_ros.runtime.policy import Policy
 
 LoadPolicy = Callable[..., Any]
+REHEARSALS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedPolicy:
-    """load_s: from the request to the warm policy. receipt: what serves, for people."""
+    """load_s: from the request to the warm policy. receipt: what serves, for people.
+
+    capabilities: of the checkpoint; how its chunks are used is in the receipt.
+    """
 
     policy: Policy
     capabilities: Capabilities
@@ -30,6 +36,16 @@ class LoadedPolicy:
     settings: PolicySettings
     receipt: dict[str, Any]
     load_s: float
+
+    def with_settings(self, settings: PolicySettings) -> LoadedPolicy:
+        """The same policy, its chunks used as ``settings`` say; ConfigError where it cannot be."""
+        mode = resolve_mode(settings.config, self.capabilities)
+        chosen = {
+            'mode': mode.name,
+            'n_action_steps': mode.n_action_steps,
+            'temporal_ensemble_coeff': mode.temporal_ensemble_coeff,
+        }
+        return replace(self, settings=settings, receipt={**self.receipt, **chosen})
 
 
 def load_libraries(device_name: str, precision: str) -> None:
@@ -51,27 +67,23 @@ def prepare(
     contract: RobotContract,
     *,
     load: LoadPolicy = load_from_folder,
+    watch: BuildWatch = UNWATCHED,
 ) -> LoadedPolicy:
     """Load, compare with the robot, warm up.
 
     Raises CheckpointError, ContractError, ConfigError or BackendError; nothing stays loaded then.
     """
-    if not settings.checkpoint:
-        raise ConfigError(
-            "parameter 'checkpoint'",
-            found='nothing',
-            expected='the folder of a trained policy',
-            remedy='set it to a folder with config.json and model.safetensors',
-        )
     start_s = time.perf_counter()
-    policy = load(Path(settings.checkpoint).expanduser(), config=settings.config)
+    policy = load(policy_folder(settings), config=settings.to_load.config, watch=watch)
     try:
         binding = check_contract(contract, policy.capabilities)
+        resolve_mode(settings.config, policy.capabilities)
+        watch.stage('warming')
         policy.warm_up()
     except BaseException:
         policy.close()
         raise
-    return LoadedPolicy(
+    loaded = LoadedPolicy(
         policy=policy,
         capabilities=policy.capabilities,
         contract=contract,
@@ -80,3 +92,39 @@ def prepare(
         receipt=policy.receipt,
         load_s=time.perf_counter() - start_s,
     )
+    return loaded.with_settings(settings)
+
+
+def rehearse(loaded: LoadedPolicy) -> tuple[float, ...]:
+    """Infer a few times as it will be done in earnest; the seconds each took.
+
+    Raises ActionError for a policy whose output is not finite.
+    """
+    from sparkrt_ros.runtime.parity import probe_observations
+
+    times_s = []
+    for observation in probe_observations(loaded.capabilities, count=REHEARSALS):
+        start_s = time.perf_counter()
+        loaded.policy.predict_chunk(observation)
+        times_s.append(time.perf_counter() - start_s)
+    loaded.policy.reset()
+    return tuple(times_s)
+
+
+def free_leftovers() -> None:
+    """Give back the memory of a policy that was given up half-way."""
+    from sparkrt_ros.runtime.policy import free_memory
+
+    free_memory()
+
+
+def policy_folder(settings: PolicySettings) -> Path:
+    """The folder of the policy. Raises ConfigError where none is named."""
+    if not settings.checkpoint:
+        raise ConfigError(
+            "parameter 'checkpoint'",
+            found='nothing',
+            expected='the folder of a trained policy',
+            remedy='set it to a folder with config.json and model.safetensors',
+        )
+    return Path(settings.checkpoint).expanduser()

@@ -29,6 +29,7 @@ class ObservationIntake:
     cameras: those the policy looks at. with_state: whether it reads the state vector.
     warn: called with a key and a line for the log, at the rate of the messages.
     on_jump: see ObservationBuffer.
+    refused: stream -> what was wrong with its newest message, where that could not be used.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class ObservationIntake:
         self.cameras = {camera.name: camera for camera in cameras}
         self.state_streams = {s.name: s for s in contract.state_streams} if with_state else {}
         self.bad_messages = 0
+        self.refused: dict[str, str] = {}
         self._warn = warn
         self._merger = JointMerger.for_state(contract)
         self._merger_jumps = 0
@@ -65,8 +67,9 @@ class ObservationIntake:
         if stamp_ns is None:
             return False
         if self.buffer.put(name, message, stamp_ns=stamp_ns, now_ns=now_ns):
+            self.refused.pop(name, None)
             return True
-        self._warn_ahead(camera.topic, stamp_ns - now_ns)
+        self._warn_ahead(name, camera.topic, stamp_ns - now_ns)
         return False
 
     def joints(self, name: str, message: Any, *, now_ns: int) -> bool:
@@ -77,7 +80,7 @@ class ObservationIntake:
             return False
         if stamp_ns > now_ns + AHEAD_NS:
             self.buffer.refuse(STATE)
-            self._warn_ahead(stream.topic, stamp_ns - now_ns)
+            self._warn_ahead(STATE, stream.topic, stamp_ns - now_ns)
             return False
         self.buffer.advance(now_ns)
         if self.buffer.jumps != self._merger_jumps:
@@ -100,6 +103,7 @@ class ObservationIntake:
             self._warn('state', str(error))
             return False
         self._state_fault = None
+        self.refused.pop(STATE, None)
         newest_ns = int(state.stamps_ns.max())
         return self.buffer.put(STATE, state, stamp_ns=newest_ns, now_ns=now_ns)
 
@@ -117,10 +121,12 @@ class ObservationIntake:
 
     def _refuse(self, name: str, error: MessageError) -> None:
         self.bad_messages += 1
+        self.refused[name] = error.found
         self.buffer.refuse(name)
         self._warn(('bad', error.where), f'message dropped: {error}')
 
-    def _warn_ahead(self, topic: str, ahead_ns: int) -> None:
+    def _warn_ahead(self, name: str, topic: str, ahead_ns: int) -> None:
+        self.refused[name] = f'its stamp lay {ahead_ns / 1e9:.3f} s ahead of the clock'
         self._warn(
             ('ahead', topic),
             f'{topic}: message dropped: its stamp lies {ahead_ns / 1e9:.3f} s ahead of the clock '

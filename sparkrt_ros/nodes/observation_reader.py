@@ -13,7 +13,8 @@ from sparkrt_ros.convert.contract import RobotContract
 from sparkrt_ros.convert.frame import CameraDecoder
 from sparkrt_ros.nodes.observation_buffer import Sample, Snapshot
 from sparkrt_ros.nodes.observation_intake import STATE, ObservationIntake, Warn
-from sparkrt_ros.runtime.errors import MessageError, StaleObservation
+from sparkrt_ros.nodes.picture_watch import PictureWatch
+from sparkrt_ros.runtime.errors import MessageError, ObservationError, StaleObservation
 from sparkrt_ros.runtime.types import Capabilities, ImageArray, Observation
 
 
@@ -51,6 +52,11 @@ class ObservationReader:
         self._contract = contract
         self._warn = warn
         self._last: dict[str, tuple[Sample, ImageArray]] = {}
+        self._watches = {
+            name: PictureWatch()
+            for name, camera in intake.cameras.items()
+            if camera.max_frozen_s is not None
+        }
         self._decoders = {
             name: CameraDecoder(
                 camera,
@@ -81,19 +87,21 @@ class ObservationReader:
         """The newest snapshot, its pictures not yet decoded. Raises ObservationError."""
         try:
             return self._buffer.snapshot(now_ns)
-        except StaleObservation:
-            fault = self._intake.state_fault
-            if fault is not None and self._buffer.stale(now_ns) == (STATE,):
+        except StaleObservation as error:
+            stale, fault = self._buffer.stale(now_ns), self._intake.state_fault
+            if fault is not None and stale == (STATE,):
                 raise fault from None
-            raise
+            raise _explained(error, self._intake, stale) from None
 
     def read(self, now_ns: int, *, task: str) -> Reading:
         """The newest observation whose pictures all decode.
 
-        Raises ObservationError where a stream is missing, too old, or too far from the others.
+        Raises ObservationError where a stream is missing, too old, or too far from the others,
+        or where a camera has sent the same picture for too long.
         """
         while True:
             snapshot = self.look(now_ns)
+            self._refuse_frozen(snapshot)
             try:
                 images = self._images(snapshot)
             except _Unusable as bad:
@@ -102,6 +110,20 @@ class ObservationReader:
             return Reading(
                 observation=self._observation(snapshot, images, task), snapshot=snapshot
             )
+
+    def _refuse_frozen(self, snapshot: Snapshot) -> None:
+        for name, watch in self._watches.items():
+            camera, sample = self._intake.cameras[name], snapshot.samples[name]
+            unchanged_s = watch.unchanged_s(sample.payload, stamp_ns=sample.stamp_ns)
+            assert camera.max_frozen_s is not None
+            if unchanged_s > camera.max_frozen_s:
+                raise ObservationError(
+                    camera.topic,
+                    found=f'the same picture for {unchanged_s:.3f} s, under new stamps',
+                    expected=f'a change within {camera.max_frozen_s:g} s',
+                    remedy='restart the camera driver; leave max_frozen_s out of the contract '
+                    'for a camera without noise, such as a simulated one',
+                )
 
     def _images(self, snapshot: Snapshot) -> dict[str, ImageArray]:
         return {
@@ -122,6 +144,7 @@ class ObservationReader:
 
     def _drop(self, bad: _Unusable) -> None:
         self.bad_messages += 1
+        self._intake.refused[bad.name] = bad.error.found
         self._buffer.discard(bad.name, bad.sample)
         self._warn(('bad', bad.name), f'message dropped: {bad.error}')
 
@@ -134,6 +157,21 @@ class ObservationReader:
         return Observation(
             images=images, state=state, task=task or None, stamp_ns=snapshot.reference_ns
         )
+
+
+def _explained(
+    error: StaleObservation, intake: ObservationIntake, stale: tuple[str, ...]
+) -> StaleObservation:
+    """The error with what was wrong with the newest messages of the ``stale`` streams."""
+    wrong = [intake.refused[name] for name in stale if name in intake.refused]
+    if not wrong:
+        return error
+    return StaleObservation(
+        error.where,
+        found=f'{error.found}; the last message was refused: {", ".join(wrong)}',
+        expected=error.expected,
+        remedy=error.remedy,
+    )
 
 
 def sample_stamps_ns(snapshot: Snapshot) -> dict[str, int]:

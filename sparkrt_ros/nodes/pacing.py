@@ -111,6 +111,11 @@ class Pacer:
     _sent_epoch: int = _NO_EPOCH
     _taken_id: int = 0
     _taken_played_s: float = 0.0
+    _hurried: bool = False
+
+    def hurry(self) -> None:
+        """Let the next inference start at once, whatever is left of the actions that play."""
+        self._hurried = True
 
     def restart(self) -> None:
         """Forget what was sent and what the streamer said: the next inference is due at once."""
@@ -122,6 +127,7 @@ class Pacer:
     def started(self, now_s: float) -> None:
         """An inference starts."""
         self._started_s = now_s
+        self._hurried = False
 
     def sent(self, now_s: float, *, chunk_id: int, epoch: int) -> None:
         """A chunk was published."""
@@ -146,10 +152,12 @@ class Pacer:
         """How long to wait before the next inference starts."""
         progress = self._progress
         silent = now_s - self._heard_s > self.config.streamer_timeout_s
+        if progress is not None and not silent and progress.state in _IDLE:
+            return Due(wait_s=self._timeout_in(now_s), reason=f'the streamer is {progress.state}')
+        if self._hurried:
+            return NOW
         if progress is None or silent:
             return self._by_time(now_s)
-        if progress.state in _IDLE:
-            return Due(wait_s=self._timeout_in(now_s), reason=f'the streamer is {progress.state}')
         if self.config.mode == 'ensemble':
             return self._by_time(now_s)
         if self._on_its_way(progress, now_s):

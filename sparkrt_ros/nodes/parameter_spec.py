@@ -23,7 +23,7 @@ Kind = Literal['live', 'swap', 'fixed']
 _SCALAR_NAMES: Mapping[type, str] = {bool: 'bool', int: 'integer', float: 'double', str: 'string'}
 _KINDS: Mapping[str, str] = {
     'live': 'taken at the next tick',
-    'swap': 'may change while the node is not active',
+    'swap': 'a new policy is built beside the one that serves, then takes over between two chunks',
     'fixed': 'may change only before configure',
 }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from traceback import format_exc
 from types import MappingProxyType
 from typing import Any
 
@@ -30,18 +31,13 @@ from sparkrt_ros.nodes.parameter_spec import (
     check_unique,
     given_type,
 )
-from sparkrt_ros.runtime.errors import ConfigError
+from sparkrt_ros.runtime.errors import ConfigError, SparkRTError
 
 __all__ = ['Kind', 'ParameterSet', 'ParameterSpec', 'Scalar', 'Value', 'given_type']
 
 Values = Mapping[str, Value]
 Check = Callable[[Values], None]
 Listener = Callable[[Values, frozenset[str]], None]
-
-_PHASE_REMEDY = {
-    'configured': 'clean the node up, set it, then configure again',
-    'active': 'deactivate the node, set it, then activate again',
-}
 # Names that belong to rclpy itself and may stand beside a node's own in a parameter file.
 _FOREIGN = ('use_sim_time', 'start_type_description_service', 'qos_overrides.')
 
@@ -55,6 +51,8 @@ class ParameterSet:
 
     ``values`` is an immutable snapshot, replaced as a whole, so any thread may read it.
     ``check`` (optional) takes the whole new mapping and raises ConfigError if it is impossible.
+    ``veto`` does so too, knowing the names that change; asked at run time only, it may raise any
+    SparkRTError.
     Raises ConfigError listing every wrong value when the node is started with one.
     """
 
@@ -67,7 +65,8 @@ class ParameterSet:
         self._check = check
         self._listeners: list[Listener] = []
         self._configured = False
-        self._active = False
+        self._trusted = False
+        self.veto: Listener = lambda values, changed: None
         self._values: Values = MappingProxyType({})
         values = self._declare_all()
         if check is not None:
@@ -85,10 +84,19 @@ class ParameterSet:
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
 
-    def set_phase(self, *, configured: bool, active: bool) -> None:
-        """Tell which kinds may change: none but live when active, no fixed once configured."""
+    def set_phase(self, *, configured: bool) -> None:
+        """Tell whether parameters that are fixed may still change."""
         self._configured = configured
-        self._active = active
+
+    def put_back(self, values: Values) -> None:
+        """Set values that were in effect before, without asking again whether they are right."""
+        self._trusted = True
+        try:
+            self._node.set_parameters_atomically(
+                [Parameter(name, value=_to_ros(value)) for name, value in values.items()]
+            )
+        finally:
+            self._trusted = False
 
     def on_change(self, listener: Listener) -> None:
         """Call ``listener(values, changed_names)`` after each accepted change (ROS thread)."""
@@ -150,8 +158,12 @@ class ParameterSet:
     def _judge(self, parameters: list[Parameter[Any]]) -> SetParametersResult:
         try:
             self._merged(parameters)
-        except ConfigError as error:
+        except SparkRTError as error:
             return SetParametersResult(successful=False, reason=str(error))
+        except Exception as error:  # a defect in a check must not end the node
+            reason = f'{type(error).__name__}: {error}'
+            self._node.get_logger().error(f'parameters refused:\n{format_exc()}')
+            return SetParametersResult(successful=False, reason=reason)
         return SetParametersResult(successful=True)
 
     def _merged(self, parameters: Sequence[Parameter[Any]]) -> dict[str, Value]:
@@ -164,22 +176,21 @@ class ParameterSet:
             if value != merged[spec.name]:
                 self._check_phase(spec)
             merged[spec.name] = value
-        if self._check is not None:
-            self._check(MappingProxyType(merged))
+        changed = frozenset(name for name in merged if merged[name] != self._values[name])
+        if changed and not self._trusted:
+            whole = MappingProxyType(merged)
+            if self._check is not None:
+                self._check(whole)
+            self.veto(whole, changed)
         return merged
 
     def _check_phase(self, spec: ParameterSpec) -> None:
-        blocked = None
         if spec.kind == 'fixed' and self._configured:
-            blocked = 'configured'
-        elif spec.kind == 'swap' and self._active:
-            blocked = 'active'
-        if blocked is not None:
             raise ConfigError(
                 f"parameter '{spec.name}'",
-                found=f'a new value while the node is {blocked}',
+                found='a new value while the node is configured',
                 expected=f'no change then ({spec.kind}: {spec.kind_text})',
-                remedy=_PHASE_REMEDY[blocked],
+                remedy='clean the node up, set it, then configure again',
             )
 
     def _take(self, parameters: list[Parameter[Any]]) -> None:

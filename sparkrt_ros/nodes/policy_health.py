@@ -10,6 +10,7 @@ from typing import Any
 from sparkrt_ros.nodes.diagnostics import Health, Level
 from sparkrt_ros.nodes.observation_buffer import StreamCounters
 from sparkrt_ros.nodes.policy_worker import Figures
+from sparkrt_ros.nodes.swap_rules import SwapReport
 
 _LEVELS = {'error': Level.ERROR, 'waiting': Level.WARN}
 _PROFILE_VARIABLE = 'FASTDDS_DEFAULT_PROFILES_FILE'
@@ -22,6 +23,7 @@ class PolicyFacts:
     state: str
     reason: str
     epoch: int
+    swap: SwapReport = field(default_factory=SwapReport)
     receipt: Mapping[str, Any] = field(default_factory=dict)
     load_s: float = 0.0
     figures: Figures = field(default_factory=Figures)

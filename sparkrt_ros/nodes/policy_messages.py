@@ -88,6 +88,12 @@ def status_message(facts: PolicyFacts, *, now_ns: int) -> PolicyStatus:
         model_time=figures.model_s,
         postprocess_time=figures.postprocess_s,
         load_time=facts.load_s,
+        swap_state=facts.swap.state,
+        swap_text=facts.swap.text,
+        swap_target=facts.swap.target,
+        swaps=facts.swap.done,
+        swaps_failed=facts.swap.failed,
+        swap_time=facts.swap.last_s,
     )
     fill_stamp(message.header.stamp, now_ns)
     return message

@@ -28,32 +28,34 @@ from sparkrt_ros.convert.contract import RobotContract, load_contract
 from sparkrt_ros.convert.time import stamp_to_ns
 from sparkrt_ros.nodes import qos
 from sparkrt_ros.nodes.chunk_gate import ChunkGate
-from sparkrt_ros.nodes.control_loop import SWITCH_INTERVAL_S, wake_with_clock
+from sparkrt_ros.nodes.control_loop import SWITCH_INTERVAL_S, settle_process, wake_with_clock
 from sparkrt_ros.nodes.diagnostics import Diagnostics, Health
+from sparkrt_ros.nodes.foresight import Foresight
 from sparkrt_ros.nodes.inference_thread import InferenceThread, ThreadEnded, is_sticky
 from sparkrt_ros.nodes.loaded_policy import (
     LoadPolicy,
+    free_leftovers,
     load_from_folder,
     load_libraries,
     prepare,
 )
 from sparkrt_ros.nodes.observation_intake import with_zero_stamps
 from sparkrt_ros.nodes.parameter_spec import Value
+from sparkrt_ros.nodes.policy_changeover import Changeover
 from sparkrt_ros.nodes.policy_health import HEALTH_ROWS, PolicyFacts
 from sparkrt_ros.nodes.policy_messages import chunk_message, read_progress, status_message
 from sparkrt_ros.nodes.policy_parameters import (
     POLICY_PARAMETERS,
     PolicySettings,
     check_values,
-    pacing_config,
 )
 from sparkrt_ros.nodes.policy_serving import Serving, Situation, gather_facts
+from sparkrt_ros.nodes.policy_swaps import PolicySwaps
 from sparkrt_ros.nodes.policy_trace import PolicyTrace
-from sparkrt_ros.nodes.policy_worker import PolicyWorker, WorkerClocks
+from sparkrt_ros.nodes.policy_worker import PolicyWorker
 from sparkrt_ros.nodes.rising_clock import RisingClock
 from sparkrt_ros.nodes.shutdown import StopToken, run_node
 from sparkrt_ros.nodes.throttle import ThrottledLog
-from sparkrt_ros.nodes.transitions import ManagedNode
 from sparkrt_ros.runtime.types import ActionChunk
 
 # Exit code after a fault that only a new process can cure.
@@ -65,10 +67,19 @@ NOTHING_LOADED = 'no policy loaded'
 CLOCK_LAG_NS = 1_000_000_000
 
 
-class PolicyNode(ManagedNode):
-    """load: makes a policy of a folder, like ``load_policy``; called in the inference thread."""
+class PolicyNode(Changeover):
+    """load: makes a policy of a folder, like ``load_policy``; called in the inference thread.
 
-    def __init__(self, token: StopToken, *, load: LoadPolicy = load_from_folder) -> None:
+    settle: called there once all libraries are loaded; see ``settle_process``.
+    """
+
+    def __init__(
+        self,
+        token: StopToken,
+        *,
+        load: LoadPolicy = load_from_folder,
+        settle: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__('sparkrt', POLICY_PARAMETERS, token, check=check_values)
         self._load = load
         self._gate = ChunkGate()
@@ -87,6 +98,18 @@ class PolicyNode(ManagedNode):
         self._thread = InferenceThread(on_failure=self._inference_failed)
         chosen = (self.parameters['device'], self.parameters['precision'])
         self._thread.submit(partial(load_libraries, *chosen))
+        self._thread.submit(settle)
+        self._swap_news = self.create_guard_condition(lambda: self._swaps.advance())
+        self._swaps = PolicySwaps(
+            self,
+            self.parameters.values,
+            prepare=self._build,
+            tidy=free_leftovers,
+            news=self._swap_news.trigger,
+            on_failure=self._inference_failed,
+        )
+        self._foresight = Foresight()
+        self.parameters.veto = self._veto
         self._open_interfaces()
         self.parameters.on_change(self._parameters_changed)
 
@@ -100,7 +123,7 @@ class PolicyNode(ManagedNode):
         self._status = self.create_publisher(PolicyStatus, '~/status', qos.STATUS)
         self._status_timer = self.create_timer(
             1.0 / self.parameters['status.rate_hz'],
-            self.publish_status,
+            self._report,
             clock=Clock(clock_type=ClockType.STEADY_TIME),
         )
         self._trace = PolicyTrace(self, unmatched=self._unmatched)
@@ -123,8 +146,9 @@ class PolicyNode(ManagedNode):
     def activate(self) -> None:
         assert self._serving is not None
         settings = PolicySettings.of(self.parameters.values)
-        if settings != self._serving.loaded.settings:
+        if settings.to_load != self._serving.loaded.settings.to_load:
             self._serve(settings)
+        self._swaps.begin(self.parameters.values)
         self._worker = worker = self._make_worker(self._serving)
         self._thread.submit(worker.begin_episode)
         self._gate.open()
@@ -135,6 +159,7 @@ class PolicyNode(ManagedNode):
 
     def deactivate(self) -> None:
         self._gate.close()
+        self._swaps.stop()
         self._thread.repeat(None)
         if self._clock_handle is not None:
             self._clock_handle.unregister()
@@ -155,6 +180,7 @@ class PolicyNode(ManagedNode):
             self.token.wait_for(self._thread.submit(serving.loaded.policy.close))
 
     def release(self, *, timeout_s: float) -> bool:
+        until_s = time.monotonic() + timeout_s
         if self._device_lost:
             # Freeing device memory after such an error can abort the process in place of its
             # exit code; kept and left to the system, it cannot.
@@ -163,46 +189,19 @@ class PolicyNode(ManagedNode):
             return False
         last = None if self._serving is None else self._serving.loaded.policy.close
         self._thread.end(last=last)
-        return self._thread.join(timeout_s=timeout_s)
+        ended = self._thread.join(timeout_s=timeout_s)
+        return self._swaps.join(timeout_s=max(0.0, until_s - time.monotonic())) and ended
 
     def _serve(self, settings: PolicySettings) -> None:
         """Load a policy and connect it; if loading fails, what served before stays."""
         contract = self._contract
         assert contract is not None
+        self._thread.submit(self._swaps.wait_until_freed)
         loading = self._thread.submit(lambda: prepare(settings, contract, load=self._load))
         loaded = self.token.wait_for(loading)
         self.cleanup()
-        self._serving = Serving.connect(
-            self,
-            loaded,
-            self._events,
-            max_skew_s=self.parameters['observation.max_skew_s'],
-            warn=self._log.warning,
-            arrived=self._arrived,
-            on_jump=self._time_jumped,
-        )
-        self._diagnostics.hardware_id = f'{loaded.receipt["policy"]} {loaded.receipt["digest"]}'
-        for warning in loaded.receipt['warnings']:
-            self.get_logger().warning(warning)
-        for line in self._serving.describe():
-            self.get_logger().info(line)
-
-    def _make_worker(self, serving: Serving) -> PolicyWorker:
-        simulated = self.get_parameter('use_sim_time').value
-        return PolicyWorker(
-            serving.loaded,
-            serving.reader,
-            self._gate,
-            session_id=self._session_id,
-            pacing=pacing_config(self.parameters.values, serving.loaded),
-            task=self.parameters['task'],
-            clocks=WorkerClocks(
-                now_ns=self._now_ns,
-                pacing_s=RisingClock(self._now_ns) if simulated else time.monotonic,
-            ),
-            publish=self._publish_chunk,
-            first_chunk_id=self._next_chunk_id,
-        )
+        self._serving = self.connect(loaded, self.arrived)
+        self._introduce(self._serving)
 
     # Services
 
@@ -231,18 +230,20 @@ class PolicyNode(ManagedNode):
 
     def _begin_episode(self) -> int:
         # The epoch last: a step that sees it comes after everything else.
-        assert self._serving is not None
-        self._serving.intake.buffer.reset()
+        for serving in (self._serving, self._swaps.coming):
+            if serving is not None:
+                serving.intake.buffer.reset()
         return self._raise_epoch()
 
     def _raise_epoch(self) -> int:
-        if self._worker is not None:
+        # A worker that is handing over leaves this to the next; see take_over.
+        if self._worker is not None and not self._swaps.handing:
             self._thread.submit(self._worker.begin_episode)
         return self._gate.raise_epoch()
 
     # What arrives
 
-    def _arrived(self, stream: str, message: Any, now_ns: int, stored: bool) -> None:  # noqa: FBT001
+    def arrived(self, stream: str, message: Any, now_ns: int, stored: bool) -> None:  # type: ignore[override] # noqa: FBT001
         tracing = self._trace.enabled
         if tracing:
             self._trace.message(stream, message, now_ns=now_ns)
@@ -293,18 +294,12 @@ class PolicyNode(ManagedNode):
         )
 
     def _parameters_changed(self, values: Mapping[str, Value], changed: frozenset[str]) -> None:
-        if 'status.rate_hz' in changed:
-            self._status_timer.timer_period_ns = round(1e9 / self.parameters['status.rate_hz'])
-        self._trace.enabled = self.parameters['trace']
-        serving = self._serving
-        if serving is None:
-            return
-        max_skew_s = self.parameters['observation.max_skew_s'] or serving.contract.max_skew_s
-        serving.intake.buffer.max_skew_s = max_skew_s
-        if self._worker is not None:
-            self._worker.task = self.parameters['task']
-            self._worker.set_pacing(pacing_config(values, serving.loaded))
-            self._thread.wake()
+        self._swaps.changed(values, changed)
+        self._apply(self._swaps.values)
+
+    def _report(self) -> None:
+        self._swaps.advance()
+        self.publish_status()
 
     # What leaves; the first two also from the inference thread
 
@@ -323,18 +318,31 @@ class PolicyNode(ManagedNode):
         if not is_sticky(error) and in_a_row < limit:
             return
         self._device_lost = is_sticky(error)
-        self._gate.close()
-        self._thread.repeat(None)
-        self._fault = f'inference given up after {in_a_row} failures in a row: {error}'
-        self.publish_status()
-        self.fail(self._fault, exit_code=FAULT)
+        self._give_up(f'inference given up after {in_a_row} failures in a row: {error}')
 
     def publish_status(self) -> None:
         """Publish ~/status now; a jump of an idle clock is noticed here too."""
         now_ns = self._now_ns()
         if self._serving is not None:
             self._serving.intake.buffer.advance(now_ns)
+        self._end_if_stuck()
         self._status.publish(status_message(self._facts(), now_ns=now_ns))
+
+    def _end_if_stuck(self) -> None:
+        limit_s, worker = self.parameters['inference.timeout_s'], self._worker
+        if worker is None or self._fault or not 0.0 < limit_s < worker.busy_s:
+            return
+        # Where it is stuck may be the device, which must not be touched any more then.
+        self._device_lost = True
+        self._give_up(f'inference given up: it has taken {worker.busy_s:.1f} s so far')
+
+    def _give_up(self, fault: str) -> None:
+        """End the process with a last status; only a new one can cure this."""
+        self._gate.close()
+        self._thread.repeat(None)
+        self._fault = fault
+        self.publish_status()
+        self.fail(fault, exit_code=FAULT)
 
     def _health(self, row: Callable[[PolicyFacts], Health]) -> Health:
         return row(self._facts())
@@ -351,19 +359,18 @@ class PolicyNode(ManagedNode):
         elif self._gate.is_paused:
             state, reason = 'paused', 'paused by request'
         elif state == 'active' and worker is not None:
-            reason = worker.figures.reason
-            state = 'waiting' if reason else 'active'
-        return Situation(state=state, reason=reason, epoch=self._gate.epoch)
-
-    def _now_ns(self) -> int:
-        return self.get_clock().now().nanoseconds
+            reason = worker.reason
+            state = 'waiting' if worker.figures.reason else 'active'
+        return Situation(
+            state=state, reason=reason, epoch=self._gate.epoch, swap=self._swaps.report
+        )
 
 
 def main() -> None:
     """Run the policy node; the entry point of the executable ``policy_node``."""
     # Between receiving pictures and inferring from them, waiting for the interpreter is lost.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    sys.exit(run_node(PolicyNode))
+    sys.exit(run_node(lambda token: PolicyNode(token, settle=settle_process)))
 
 
 if __name__ == '__main__':

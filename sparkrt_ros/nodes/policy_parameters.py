@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sparkrt_ros.nodes.pacing import PacingConfig
@@ -59,9 +59,17 @@ POLICY_PARAMETERS: tuple[ParameterSpec, ...] = (
         bounds=(-1, 256),
     ),
     ParameterSpec(
+        name='num_steps',
+        default=0,
+        description='Denoising steps of policies whose actions flow from noise (Pi0, Pi0.5); 0: '
+        'what the checkpoint says.',
+        kind='swap',
+        bounds=(0, 1000),
+    ),
+    ParameterSpec(
         name='task',
         default='',
-        description='Instruction for policies that read one.',
+        description='Instruction for policies that read one; a new one is inferred with at once.',
         kind='live',
     ),
     ParameterSpec(
@@ -75,7 +83,7 @@ POLICY_PARAMETERS: tuple[ParameterSpec, ...] = (
         default='auto',
         description='When a new chunk is inferred. queue: when n_action_steps of the last one '
         'were consumed. ensemble: at inference_rate_hz. auto: what the checkpoint says.',
-        kind='swap',
+        kind='live',
         choices=MODES,
     ),
     ParameterSpec(
@@ -83,7 +91,7 @@ POLICY_PARAMETERS: tuple[ParameterSpec, ...] = (
         default=0,
         description='Rows of a chunk to consume before the next chunk takes over, in queue mode; '
         '0: what the checkpoint says.',
-        kind='swap',
+        kind='live',
         bounds=(0, 10000),
     ),
     ParameterSpec(
@@ -91,7 +99,7 @@ POLICY_PARAMETERS: tuple[ParameterSpec, ...] = (
         default=0.01,
         description='Weight exp(-coeff * i) of the chunks that cover one time, i = 0 for the '
         'oldest, where mode is ensemble; above 0 favours older chunks.',
-        kind='swap',
+        kind='live',
         bounds=(-1.0, 1.0),
     ),
     ParameterSpec(
@@ -142,6 +150,14 @@ POLICY_PARAMETERS: tuple[ParameterSpec, ...] = (
         bounds=(1, 1000),
     ),
     ParameterSpec(
+        name='inference.timeout_s',
+        default=60.0,
+        description='An inference that takes longer ends the process with a non-zero exit code, '
+        'so that a new one can take over [s]; 0: never.',
+        kind='live',
+        bounds=(0.0, 3600.0),
+    ),
+    ParameterSpec(
         name='status.rate_hz',
         default=10.0,
         description='Rate of ~/status [Hz].',
@@ -152,12 +168,26 @@ POLICY_PARAMETERS: tuple[ParameterSpec, ...] = (
 )
 
 
+SWAP_PARAMETERS = frozenset(spec.name for spec in POLICY_PARAMETERS if spec.kind == 'swap')
+
+
 @dataclass(frozen=True, kw_only=True)
 class PolicySettings:
-    """The parameters a loaded policy depends on; where they differ it is loaded anew."""
+    """The parameters a policy in use depends on."""
 
     checkpoint: str
     config: RuntimeConfig
+
+    @property
+    def to_load(self) -> PolicySettings:
+        """What a policy is loaded with: where it differs, another one has to be.
+
+        How its chunks are used is left out, since that may change while it is loaded.
+        """
+        neutral = self.config.with_changes(
+            mode='auto', n_action_steps=None, temporal_ensemble_coeff=None
+        )
+        return replace(self, config=neutral)
 
     @classmethod
     def of(cls, values: Mapping[str, Value]) -> PolicySettings:
@@ -175,6 +205,7 @@ class PolicySettings:
                     'n_action_steps': values['chunking.n_action_steps'] or None,
                     'temporal_ensemble_coeff': coefficient,
                     'num_threads': _threads(values),
+                    'vla': {'num_steps': values['num_steps'] or None},
                 }
             ),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rclpy.node import Node
 
@@ -13,8 +13,10 @@ from sparkrt_ros.nodes.observation_intake import ObservationIntake, Warn
 from sparkrt_ros.nodes.observation_reader import ObservationReader
 from sparkrt_ros.nodes.policy_health import PolicyFacts
 from sparkrt_ros.nodes.policy_inputs import Arrived, PolicyInputs
+from sparkrt_ros.nodes.policy_parameters import PolicySettings
 from sparkrt_ros.nodes.policy_worker import Figures, PolicyWorker
 from sparkrt_ros.nodes.qos import QosEvents
+from sparkrt_ros.nodes.swap_rules import SwapReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +26,7 @@ class Situation:
     state: str
     reason: str
     epoch: int
+    swap: SwapReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +72,25 @@ class Serving:
         """Messages that could not be used."""
         return self.intake.bad_messages + self.reader.bad_messages + self.inputs.failures
 
+    def reads_as(self, loaded: LoadedPolicy) -> bool:
+        """Whether another policy reads the same streams in the same form."""
+        mine, other = self.loaded.capabilities, loaded.capabilities
+        return (
+            set(loaded.binding.cameras) == set(self.loaded.binding.cameras)
+            and dict(other.image_shapes) == dict(mine.image_shapes)
+            and bool(other.state_size) == bool(mine.state_size)
+        )
+
+    def with_policy(self, loaded: LoadedPolicy) -> Serving:
+        """Another policy on the same inputs; see ``reads_as``."""
+        return replace(self, loaded=loaded)
+
+    def with_settings(self, settings: PolicySettings) -> Serving:
+        """The same, its chunks used as ``settings`` say; another policy's settings are ignored."""
+        if settings.to_load != self.loaded.settings.to_load:
+            return self
+        return replace(self, loaded=self.loaded.with_settings(settings))
+
     def describe(self) -> list[str]:
         """Lines for the log: what serves, and what is left aside."""
         receipt, cameras = self.loaded.receipt, self.loaded.binding.unused_cameras
@@ -90,18 +112,17 @@ def gather_facts(
 ) -> PolicyFacts:
     """Everything the status and the diagnostics tell, at one time."""
     figures = Figures() if worker is None else worker.figures
-    if serving is None:
-        return PolicyFacts(
-            state=situation.state,
-            reason=situation.reason,
-            epoch=situation.epoch,
-            figures=figures,
-        )
-    return PolicyFacts(
+    facts = PolicyFacts(
         state=situation.state,
         reason=situation.reason,
         epoch=situation.epoch,
+        swap=situation.swap,
         figures=figures,
+    )
+    if serving is None:
+        return facts
+    return replace(
+        facts,
         receipt=serving.loaded.receipt,
         load_s=serving.loaded.load_s,
         streams=serving.intake.buffer.counters(now_ns),

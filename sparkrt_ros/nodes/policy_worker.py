@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -26,6 +26,8 @@ from sparkrt_ros.runtime.types import ActionChunk, FloatArray
 LOOK_INTERVAL_S = 0.0005
 # Any other message wakes it this long after it last looked, to find out what is wrong.
 RELOOK_S = 0.02
+# An inference that has taken longer than this is told of before it ends.
+LONG_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,20 @@ class Figures:
     preprocess_s: float = 0.0
     model_s: float = 0.0
     postprocess_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handover:
+    """What one worker leaves to the next, so that chunks go on as if they were one.
+
+    latency_s: what inferences of the next are known to take.
+    """
+
+    pacer: Pacer
+    progress: deque[Progress]
+    figures: Figures
+    next_chunk_id: int
+    latency_s: Sequence[float] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +108,7 @@ class PolicyWorker:
         clocks: WorkerClocks,
         publish: Callable[[ActionChunk], None],
         first_chunk_id: int = 1,
+        handover: Handover | None = None,
     ) -> None:
         self.figures = Figures()
         self.task = task
@@ -109,6 +126,27 @@ class PolicyWorker:
         self.hungry = False
         self.idle = False
         self._looked = threading.Event()
+        self._begun_s: float | None = None
+        self._used_task = task
+        if handover is not None:
+            self._take_over(handover)
+
+    @property
+    def busy_s(self) -> float:
+        """How long the inference under way has taken so far [s]; 0 where there is none.
+
+        For any thread; real time, also where the node's time is simulated.
+        """
+        begun_s = self._begun_s
+        return 0.0 if begun_s is None else time.perf_counter() - begun_s
+
+    @property
+    def reason(self) -> str:
+        """Why no chunk comes; empty while all is well. For any thread."""
+        busy_s = self.busy_s
+        if busy_s < LONG_S:
+            return self.figures.reason
+        return f'the inference under way has taken {busy_s:.1f} s so far'
 
     @property
     def tick_ns(self) -> int:
@@ -136,6 +174,15 @@ class PolicyWorker:
         """Change the pacing from the next step on. Called by the ROS thread."""
         self._pacer.config = config
 
+    def hand_over(self) -> Handover:
+        """What the next worker needs to go on; this one must not step any more."""
+        return Handover(
+            pacer=self._pacer,
+            progress=self._progress,
+            figures=self.figures,
+            next_chunk_id=self.next_chunk_id,
+        )
+
     def begin_episode(self) -> None:
         """Forget what came before: the policy's memory, what was sent, what was seen."""
         self._loaded.policy.reset()
@@ -150,6 +197,8 @@ class PolicyWorker:
             return math.inf
         while self._progress:
             self._pacer.follow(self._progress.popleft())
+        if self.task != self._used_task:
+            self._pacer.hurry()
         now_s = self.clocks.pacing_s()
         due = self._pacer.due(now_s)
         if due.wait_s > 0.0:
@@ -183,7 +232,8 @@ class PolicyWorker:
             seen_ns = self._seen_ns
             if seen_ns is not None and not self._reader.is_newer(snapshot, than_ns=seen_ns):
                 return math.inf
-            reading = self._reader.read(self.clocks.now_ns(), task=self.task)
+            task = self.task
+            reading = self._reader.read(self.clocks.now_ns(), task=task)
         except ObservationError as error:
             self._note(reason=str(error), refused=self.figures.refused + 1)
             return math.inf
@@ -191,6 +241,7 @@ class PolicyWorker:
         if epoch != self._gate.epoch:
             return 0.0
         self.hungry = False
+        self._used_task = task
         self._seen_ns = reading.snapshot.reference_ns
         self._pacer.started(now_s)
         self._note(reason='')
@@ -201,7 +252,11 @@ class PolicyWorker:
     def _infer(self, reading: Reading, epoch: int) -> None:
         policy, contract = self._loaded.policy, self._loaded.contract
         start_s, pacing_start_s = time.perf_counter(), self.clocks.pacing_s()
-        actions = chunk_actions(policy.predict_chunk(reading.observation), contract)
+        self._begun_s = start_s
+        try:
+            actions = chunk_actions(policy.predict_chunk(reading.observation), contract)
+        finally:
+            self._begun_s = None
         elapsed_s = time.perf_counter() - start_s
         # Simulated time may have gone back meanwhile.
         self._pacer.latency.add(max(0.0, self.clocks.pacing_s() - pacing_start_s))
@@ -222,6 +277,17 @@ class PolicyWorker:
             self.next_chunk_id += 1
             self._pacer.sent(self.clocks.pacing_s(), chunk_id=chunk.chunk_id, epoch=epoch)
         self._note_inference(reading, sent=sent)
+
+    def _take_over(self, handover: Handover) -> None:
+        config, latency = self._pacer.config, self._pacer.latency
+        for seconds in handover.latency_s:
+            latency.add(seconds)
+        self._pacer = handover.pacer
+        self._pacer.config, self._pacer.latency = config, latency
+        self._pacer.hurry()
+        self._progress = handover.progress
+        self.next_chunk_id = handover.next_chunk_id
+        self.figures = replace(handover.figures, p50_s=0.0, p99_s=0.0)
 
     def _note_inference(self, reading: Reading, *, sent: bool) -> None:
         timing = self._loaded.policy.last_timing

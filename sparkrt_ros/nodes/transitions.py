@@ -176,5 +176,4 @@ class ManagedNode(LifecycleNode):
 
     def _enter(self, phase: str) -> None:
         self.phase = phase
-        configured = phase in ('inactive', 'active')
-        self.parameters.set_phase(configured=configured, active=phase == 'active')
+        self.parameters.set_phase(configured=phase in ('inactive', 'active'))

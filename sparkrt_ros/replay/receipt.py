@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkrt_ros.replay.result import Comparison, ParityResult, SpaceAgreement
+from sparkrt_ros.runtime.whole_file import write_whole
 
 FORMAT = 'sparkrt-parity-1'
 
@@ -47,9 +48,9 @@ def receipt(result: ParityResult) -> dict[str, Any]:
 
 
 def write_receipt(result: ParityResult, path: Path) -> None:
-    """Write the receipt. Raises OSError where that is impossible."""
+    """Write the receipt. Raises FileNotWritten where that is impossible."""
     text = json.dumps(receipt(result), indent=1, allow_nan=False)
-    path.write_text(text + '\n', encoding='utf-8')
+    write_whole(path, text + '\n')
 
 
 def _comparison(comparison: Comparison, names: Sequence[str]) -> dict[str, Any]:

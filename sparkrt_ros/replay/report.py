@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from sparkrt_ros.replay.report_paper import paper_figure
 from sparkrt_ros.replay.result import Arm, Comparison, ParityResult
 from sparkrt_ros.report_page import svg, write_page
 from sparkrt_ros.report_style import NOT_FINITE, UNKNOWN, ZERO, css
+from sparkrt_ros.runtime.whole_file import write_whole
 
 CURVE_POINTS = 1000
 EVENTS_LISTED = 40
@@ -43,7 +45,7 @@ def write_report(result: ParityResult, path: Path) -> None:
     """Write the page to ``path``: self-contained, without scripts, a few MB at most.
 
     Joints x chunks beyond what a page can show are thinned; no peak is left out.
-    Raises OSError where the file cannot be written.
+    Raises FileNotWritten.
     """
     name = Path(result.bag).name or result.bag
     title = f'{result.band}: parity of {name}' if result.comparisons else f'parity of {name}'
@@ -278,4 +280,6 @@ def write_png(result: ParityResult, path: Path) -> None:
     It shows the joints that differ most. Raises OSError where the file cannot be written.
     """
     figure = paper_figure(result)
-    figure.savefig(path, format='png', dpi=PAPER_DPI, metadata={'Software': None})
+    image = io.BytesIO()
+    figure.savefig(image, format='png', dpi=PAPER_DPI, metadata={'Software': None})
+    write_whole(path, image.getvalue())

@@ -5,6 +5,7 @@ Shapes: ``T`` rows of a chunk, ``A`` action size, ``D`` width of the noise, ``Q`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -22,8 +23,10 @@ COUNTS_KEY = 'observation.language.counts'
 CONTINUED_KEY = 'continued.actions'
 DELAY_KEY = 'continued.delay'
 HORIZON_KEY = 'continued.horizon'
+GUIDANCE_KEY = 'guidance.beta'
 """Keys of a preprocessed batch: noise (B, T, D); tokens (N, Q) and how many of them are text (N,),
-where N is a multiple of B; the chunk to continue (B, T, A), its delay and horizon (B,)."""
+where N is a multiple of B; the chunk to continue (B, T, A), its delay and horizon (B,); how
+much guidance counts (B,)."""
 
 ToModelSpace = Callable[..., Tensor]
 
@@ -62,6 +65,8 @@ class HostInputs:
     horizon: of continuations; 0 where no chunk continues another.
     to_model_space: policy units -> normalised actions, for the chunk to continue.
     seed: of the noise; None: of the system's randomness.
+    cfg_beta: how much classifier-free guidance counts, from the next prediction on; None where
+        there is none.
     """
 
     def __init__(
@@ -73,8 +78,10 @@ class HostInputs:
         horizon: int = 0,
         to_model_space: ToModelSpace | None = None,
         seed: int | None = None,
+        cfg_beta: float | None = None,
     ) -> None:
         self._needs = needs
+        self._cfg_beta = cfg_beta
         self._pinned = device.type == 'cuda'
         self._device = device
         self._instruction = instruction
@@ -100,9 +107,22 @@ class HostInputs:
             keys.append(NOISE_KEY)
         if self._instruction is not None:
             keys += [TOKENS_KEY, COUNTS_KEY]
+        if self._cfg_beta is not None:
+            keys.append(GUIDANCE_KEY)
         if self._horizon:
             keys += [CONTINUED_KEY, DELAY_KEY, HORIZON_KEY]
         return tuple(keys)
+
+    def guide(self, cfg_beta: float) -> None:
+        """Change how much guidance counts. Raises ConfigError where there is none."""
+        if self._cfg_beta is None or not math.isfinite(cfg_beta):
+            raise ConfigError(
+                'vla.cfg_beta',
+                found=f'{cfg_beta}, where it was {self._cfg_beta}',
+                expected='a finite number, for a policy that was loaded with guidance',
+                remedy='set vla.cfg_beta before the policy is loaded',
+            )
+        self._cfg_beta = cfg_beta
 
     def stage(self, extras: Extras) -> tuple[Tensor, ...]:
         """Copy the values into host memory; the same tensors for the same length of tokens.
@@ -120,6 +140,8 @@ class HostInputs:
             )
             values[TOKENS_KEY] = torch.from_numpy(tokens)
             values[COUNTS_KEY] = torch.from_numpy(counts)
+        if self._cfg_beta is not None:
+            values[GUIDANCE_KEY] = torch.tensor([self._cfg_beta], dtype=torch.float32)
         if self._horizon:
             values |= self._continued(extras.continuation)
         elif extras.continuation is not None:

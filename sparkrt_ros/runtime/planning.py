@@ -17,6 +17,7 @@ import torch
 from sparkrt_ros.runtime.backends.backend_config import BackendConfig
 from sparkrt_ros.runtime.backends.base import ExecutionBackend
 from sparkrt_ros.runtime.backends.registry import make_backend
+from sparkrt_ros.runtime.build_watch import UNWATCHED, BuildWatch
 from sparkrt_ros.runtime.config import RuntimeConfig
 from sparkrt_ros.runtime.errors import BackendError
 from sparkrt_ros.runtime.parity import Verdict, gate, probe_observations
@@ -92,19 +93,28 @@ def candidates(config: RuntimeConfig, *, device: torch.device) -> list[Form]:
 
 
 def make_plan(
-    reference: PolicyAdapter, *, config: RuntimeConfig, device: torch.device, build: Build
+    reference: PolicyAdapter,
+    *,
+    config: RuntimeConfig,
+    device: torch.device,
+    build: Build,
+    watch: BuildWatch = UNWATCHED,
 ) -> Plan:
-    """Try the candidates until one serves; the reference always does.
+    """Try the candidates until one serves; the reference always does, where it is accepted.
 
     build: makes a session from a form, its adapter and its backend.
+    Raises BackendError, with the reasons, where no form serves that ``watch`` accepts.
     """
     refused: list[tuple[Form, str]] = []
     trusted = build(REFERENCE, reference, make_backend(BackendConfig(), device=device))
-    for form in candidates(config, device=device):
+    forms = [f for f in candidates(config, device=device) if watch.accepts(*_names(f))]
+    for form in forms:
         if form.is_reference:
             break
         try:
-            plan = _try(form, reference, trusted, config=config, device=device, build=build)
+            plan = _try(
+                form, reference, trusted, config=config, device=device, build=build, watch=watch
+            )
         except BackendError as error:
             # Of a capture that failed the backend has told already.
             _refuse(refused, form, str(error), told=isinstance(error, CaptureFailed))
@@ -113,6 +123,8 @@ def make_plan(
             _refuse(refused, form, f'gate failed: {plan.verdict.reason}')
             continue
         return replace(plan, refused=tuple(refused))
+    if REFERENCE not in forms:
+        raise _none_serves(config, refused)
     if config.num_threads == 0:
         choose_threads(trusted.warm_up, device=device)
     return Plan(form=REFERENCE, session=trusted, refused=tuple(refused))
@@ -126,6 +138,7 @@ def _try(
     config: RuntimeConfig,
     device: torch.device,
     build: Build,
+    watch: BuildWatch,
 ) -> Plan:
     """Build a form, warm it up and compare it with the reference. Raises BackendError."""
     tier = TIERS[form.precision]
@@ -138,11 +151,13 @@ def _try(
     adapter = reference.fused(tier, plain_operators=plain)
     session = build(form, adapter, backend)
     built = time.perf_counter()
+    watch.stage('warming')
     session.warm_up()
     _check_captured(form, session)
     if config.num_threads == 0:
         choose_threads(session.warm_up, device=device)
     warm = time.perf_counter()
+    watch.stage('gating')
     verdict = gate(
         session.infer_normalized,
         trusted.infer_normalized,
@@ -164,6 +179,20 @@ def _check_captured(form: Form, session: Session) -> None:
                 found=region['reason'],
                 expected='a region that can be captured',
             )
+
+
+def _names(form: Form) -> tuple[str, str]:
+    return form.backend, form.precision
+
+
+def _none_serves(config: RuntimeConfig, refused: list[tuple[Form, str]]) -> BackendError:
+    reasons = '; '.join(f'{form}: {reason}' for form, reason in refused)
+    return BackendError(
+        f'backend {config.backend}, precision {config.precision}',
+        found=reasons or 'no such form of this policy',
+        expected='a form that serves',
+        remedy='choose another backend or precision',
+    )
 
 
 class CaptureFailed(BackendError):

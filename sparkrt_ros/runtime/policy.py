@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from sparkrt_ros.runtime.backends.base import ExecutionBackend
+from sparkrt_ros.runtime.build_watch import UNWATCHED, BuildWatch
 from sparkrt_ros.runtime.checkpoint.load import Checkpoint, load_checkpoint
 from sparkrt_ros.runtime.config import RuntimeConfig, SessionMode, resolve_mode
 from sparkrt_ros.runtime.device import device_title, resolve_device
@@ -34,24 +35,34 @@ from sparkrt_ros.runtime.vla_config import VlaConfig
 _DEFAULTS = RuntimeConfig()
 
 
-def load_policy(folder: Path | str, *, config: RuntimeConfig = _DEFAULTS) -> Policy:
+def load_policy(
+    folder: Path | str, *, config: RuntimeConfig = _DEFAULTS, watch: BuildWatch = UNWATCHED
+) -> Policy:
     """Load a policy folder as LeRobot saves it, in the best form that can be trusted.
 
     Sets the CPU threads of torch, for the whole process. Raises ConfigError for choices that
     cannot be met, CheckpointError for a folder that is not whole, BackendError where the device
-    has too little memory.
+    has too little memory or no form serves that ``watch`` accepts.
     """
+    watch.stage('building')
     device = resolve_device(config.device)
     checkpoint = load_checkpoint(Path(folder))
     if config.num_threads:
         torch.set_num_threads(config.num_threads)
     needed_bytes = float32_bytes(checkpoint.tensors)
     with memory_explained('loading the policy', device=device, needed_bytes=needed_bytes):
-        return _load(checkpoint, config=config, device=device, needed_bytes=needed_bytes)
+        return _load(
+            checkpoint, config=config, device=device, needed_bytes=needed_bytes, watch=watch
+        )
 
 
 def _load(
-    checkpoint: Checkpoint, *, config: RuntimeConfig, device: torch.device, needed_bytes: int
+    checkpoint: Checkpoint,
+    *,
+    config: RuntimeConfig,
+    device: torch.device,
+    needed_bytes: int,
+    watch: BuildWatch,
 ) -> Policy:
     # Before the weights: what is missing here is told at once.
     instruction = make_instruction(checkpoint, config.vla)
@@ -85,7 +96,7 @@ def _load(
             ),
         )
 
-    plan = make_plan(reference, config=config, device=device, build=build)
+    plan = make_plan(reference, config=config, device=device, build=build, watch=watch)
     capabilities = dataclasses.replace(
         reference.capabilities,
         n_action_steps=mode.n_action_steps,
@@ -112,6 +123,7 @@ def _make_inputs(
         horizon=0 if vla.rtc is None else vla.rtc.execution_horizon,
         to_model_space=postprocessor.to_model_space,
         seed=vla.seed,
+        cfg_beta=vla.cfg_beta,
     )
 
 
@@ -195,6 +207,13 @@ class Policy:
         """
         return self._open().predict_both(observation, noise=noise)
 
+    def guide(self, cfg_beta: float) -> None:
+        """Change how much classifier-free guidance counts; nothing is prepared anew for it.
+
+        Raises ConfigError for a policy that was loaded without guidance.
+        """
+        self._open().guide(cfg_beta)
+
     def reset(self) -> None:
         """Begin a new episode."""
         self._open().reset()
@@ -216,10 +235,7 @@ class Policy:
         if self._session is None:
             return
         self._session = None
-        # A session and its regions refer to each other.
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        free_memory()
 
     def __enter__(self) -> Policy:
         return self
@@ -236,6 +252,14 @@ class Policy:
         if self._session is None:
             raise BackendError('policy', found='closed', expected='open', remedy='load it again')
         return self._session
+
+
+def free_memory() -> None:
+    """Give back what nothing refers to any more, on the host and on the device."""
+    # A session and its regions refer to each other.
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def make_receipt(

@@ -170,6 +170,10 @@ class Session:
             actions: FloatArray = self._finish(chunks, self._in_units(chunks, anchor))
         return actions
 
+    def guide(self, cfg_beta: float) -> None:
+        """Change how much classifier-free guidance counts. Raises ConfigError without it."""
+        self._inputs.guide(cfg_beta)
+
     def reset(self) -> None:
         """Forget the episode: queue, ensemble and whatever the policy remembers."""
         self._queue.clear()

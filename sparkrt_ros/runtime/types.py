@@ -43,7 +43,8 @@ class ActionChunk:
     joint_names: A names, the columns of ``actions``.
     observation_stamp_ns: time of the observation the chunk was computed from.
     dt_s: time between rows.
-    epoch: rises at every reset, swap and backward jump of time; chunks of an older epoch are void.
+    epoch: rises at every reset and backward jump of time, and when another policy takes over;
+        chunks of an older epoch are void.
     chunk_id: counts the chunks of one policy process, from 1.
     inference_time_s: what computing it took, preprocessing and postprocessing included.
     frozen_rows: so many rows the policy was told will be played from the chunk before, so that it

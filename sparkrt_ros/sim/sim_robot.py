@@ -85,7 +85,7 @@ class SimRobot(Node):
         super().__init__('sim_robot')
         self._token = token
         self.parameters = ParameterSet(self, PARAMETERS)
-        self.parameters.set_phase(configured=True, active=False)
+        self.parameters.set_phase(configured=True)
         self._log = ThrottledLog(self.get_logger())
         self._lock = threading.Lock()
         self._task = PickPlace(seed=self.parameters['seed'])

@@ -37,18 +37,16 @@ def test_the_node_stays_unconfigured_and_says_why(start_policy, make_act_folder,
     assert 'Traceback' not in policy.process.log
 
 
-def test_the_policy_that_serves_is_kept(start_policy, make_act_folder, feed, peer):
-    policy = start_policy(backend='eager')
+@pytest.mark.parametrize('name', DAMAGE)
+def test_the_policy_that_serves_is_kept(policy, make_act_folder, feed, peer, name):
     feed.start()
     policy.chunks.wait_for()
     good = peer.get_parameter('/sparkrt', 'checkpoint')
-    damaged = damage(make_act_folder('damaged'), 'LFS pointer')
-    assert policy.change_state('deactivate')
-    assert peer.set_parameters('/sparkrt', checkpoint=str(damaged))[0].successful
-    assert not policy.change_state('activate')
-    assert 'LFS pointer' in policy.wait_status('inactive').reason
-    assert peer.set_parameters('/sparkrt', checkpoint=good)[0].successful
-    policy.chunks.clear()
-    assert policy.change_state('activate')
-    policy.chunks.wait_for()
-    assert policy.process.count('ready in') == 1, 'it was never loaded again'
+    damaged = damage(make_act_folder('damaged'), name)
+    refused = peer.set_parameters('/sparkrt', checkpoint=str(damaged))[0]
+    assert not refused.successful
+    assert 'model.safetensors' in refused.reason
+    assert ('LFS pointer' in refused.reason) == (name == 'LFS pointer')
+    assert peer.get_parameter('/sparkrt', 'checkpoint') == good
+    policy.chunks.wait_for(count=2)
+    assert policy.process.count('ready in') == 1, 'nothing else was ever loaded'

@@ -86,6 +86,7 @@ class LeRobotPi:
             dtype=self._config.dtype,
             chunk_size=self._config.chunk_size,
             n_action_steps=self._config.n_action_steps,
+            num_inference_steps=self._config.num_inference_steps,
             image_resolution=self._config.image_resolution,
         )
 

@@ -95,6 +95,15 @@ def test_guidance_is_recorded_too(tmp_path: Path) -> None:
         policy.predict_chunk(observe('pi0', 0), noise=noise) for policy in (captured, reference)
     )
     assert compare(found, wanted).max_abs <= TOLERANCE
+    recordings = region(captured)['recordings']
+    for policy in (captured, reference):
+        policy.guide(0.4)
+    weaker, wanted = (
+        policy.predict_chunk(observe('pi0', 0), noise=noise) for policy in (captured, reference)
+    )
+    assert compare(weaker, wanted).max_abs <= TOLERANCE
+    assert np.abs(weaker - found).max() > 1e-3
+    assert region(captured)['recordings'] == recordings
     assert region(captured)['eager_calls'] == 0
 
 

@@ -1,12 +1,15 @@
 """The policy node with a real policy that is slow or fails, as the environment says.
 
 SLOW_S: each inference takes this much longer. SLOW_LOAD_S: so does loading. FAIL: text of the
-RuntimeError of each inference. FAIL_AFTER: only after this many good ones.
+RuntimeError of each inference. FAIL_AFTER: only after this many good ones. FAIL_LOAD: text of the
+RuntimeError of loading. STRICT_GATE: no gate can be passed. QUICK_LOADS: this many policies are
+loaded before these three count.
 """
 
 import os
 import sys
 import threading
+from functools import partial
 
 from sparkrt_ros.nodes.loaded_policy import load_from_folder
 from sparkrt_ros.nodes.policy_node import PolicyNode
@@ -36,11 +39,27 @@ def work_for(seconds):
     threading.Event().wait(seconds)
 
 
-def load(folder, **options):
-    print('loading', flush=True)  # noqa: T201
-    work_for(float(os.environ.get('SLOW_LOAD_S', '0')))
-    return AlteredPolicy(load_from_folder(folder, **options))
+class Loader:
+    def __init__(self):
+        self._quick = int(os.environ.get('QUICK_LOADS', '0'))
+
+    def __call__(self, folder, **options):
+        print('loading', flush=True)  # noqa: T201
+        if self._quick > 0:
+            self._quick -= 1
+        else:
+            self._alter()
+        return AlteredPolicy(load_from_folder(folder, **options))
+
+    def _alter(self):
+        work_for(float(os.environ.get('SLOW_LOAD_S', '0')))
+        if 'FAIL_LOAD' in os.environ:
+            raise RuntimeError(os.environ['FAIL_LOAD'])
+        if 'STRICT_GATE' in os.environ:
+            from sparkrt_ros.runtime import planning
+
+            planning.gate = partial(planning.gate, min_cosine=2.0)
 
 
 if __name__ == '__main__':
-    sys.exit(run_node(lambda token: PolicyNode(token, load=load)))
+    sys.exit(run_node(lambda token: PolicyNode(token, load=Loader())))

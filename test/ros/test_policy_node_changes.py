@@ -1,5 +1,7 @@
 """What may change while a policy node runs, and what ends it."""
 
+import shutil
+
 import pytest
 from rosgraph_msgs.msg import Clock
 
@@ -14,32 +16,39 @@ def test_live_parameters_change_at_once_and_others_name_what_to_do(start_policy,
     feed.start()
     policy.chunks.wait_for()
     assert peer.set_parameters('/sparkrt', chunking__inference_rate_hz=2.0)[0].successful
-    refused = peer.set_parameters('/sparkrt', chunking__n_action_steps=2)[0]
+    refused = peer.set_parameters('/sparkrt', chunking__n_action_steps=9)[0]
     assert not refused.successful
-    assert 'deactivate the node' in refused.reason
+    assert 'at most the chunk size of the policy, 8' in refused.reason
+    assert peer.get_parameter('/sparkrt', 'chunking.n_action_steps') == 0
     fixed = peer.set_parameters('/sparkrt', robot='so101')[0]
     assert 'clean the node up' in fixed.reason
-    assert peer.get_parameter('/sparkrt', 'chunking.n_action_steps') == 0
 
-    assert policy.change_state('deactivate')
     assert peer.set_parameters('/sparkrt', chunking__mode='ensemble')[0].successful
-    assert policy.change_state('activate')
     assert policy.wait_status('active').mode == 'ensemble'
     policy.chunks.clear()
     policy.chunks.wait_for(count=6)
     times = policy.chunks.times_s
     assert (times[-1] - times[0]) / (len(times) - 1) == pytest.approx(0.5, rel=0.2)
+    assert policy.process.count('ready in') == 1
+    assert peer.set_parameters('/sparkrt', chunking__mode='auto')[0].successful
+    policy.status.wait_for(lambda m: m.mode == 'queue')
 
 
-def test_a_policy_that_cannot_be_loaded_leaves_the_one_before_loaded(start_policy, feed, peer):
+def test_a_policy_that_cannot_be_loaded_leaves_the_one_before_loaded(
+    start_policy, feed, peer, make_act_folder
+):
     policy = start_policy()
     feed.start()
     policy.chunks.wait_for()
     good = peer.get_parameter('/sparkrt', 'checkpoint')
     assert policy.change_state('deactivate')
-    assert peer.set_parameters('/sparkrt', checkpoint='/nowhere')[0].successful
+    refused = peer.set_parameters('/sparkrt', checkpoint='/nowhere')[0]
+    assert '/nowhere: found nothing there' in refused.reason
+    gone = make_act_folder('gone')
+    assert peer.set_parameters('/sparkrt', checkpoint=str(gone))[0].successful
+    shutil.rmtree(gone)
     assert not policy.change_state('activate')
-    assert '/nowhere' in policy.wait_status('inactive').reason
+    assert str(gone) in policy.wait_status('inactive').reason
     assert peer.set_parameters('/sparkrt', checkpoint=good)[0].successful
     policy.chunks.clear()
     assert policy.change_state('activate')

@@ -17,7 +17,15 @@ TORCH_FREE = ('sparkrt_ros.convert', 'sparkrt_ros.runtime.chunking')
 
 
 # Only some GPU machines have Triton; whoever imports these asks first.
-NEEDS_TRITON = ('triton_forms', 'triton_kernels')
+NEEDS_TRITON = (
+    'triton_forms',
+    'triton_kernels',
+    'attention_kernels',
+    'flow_kernels',
+    'prefix_kernels',
+    'pi_triton',
+    'pi_triton_prefix',
+)
 
 
 # What is built on top of the nodes.

@@ -16,9 +16,13 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from sparkrt_ros.nodes.parameters import ParameterSet, ParameterSpec
-from sparkrt_ros.nodes.policy_parameters import POLICY_PARAMETERS, PolicySettings
+from sparkrt_ros.nodes.policy_parameters import (
+    POLICY_PARAMETERS,
+    SWAP_PARAMETERS,
+    PolicySettings,
+)
 from sparkrt_ros.nodes.streamer_parameters import STREAMER_PARAMETERS
-from sparkrt_ros.runtime.errors import ConfigError
+from sparkrt_ros.runtime.errors import CheckpointError, ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL = {'sparkrt': POLICY_PARAMETERS, 'action_streamer': STREAMER_PARAMETERS}
@@ -118,15 +122,51 @@ def test_a_set_is_all_or_nothing_and_checked_as_a_whole(make_node):
 def test_kinds_follow_the_phase_of_the_node(make_node):
     node = make_node()
     parameters = ParameterSet(node, SPECS)
-    parameters.set_phase(configured=True, active=False)
+    parameters.set_phase(configured=True)
     assert 'clean the node up' in set_all(node, home=[1.0]).reason
-    assert set_all(node, mode='b').successful
-    parameters.set_phase(configured=True, active=True)
-    assert 'deactivate the node' in set_all(node, mode='a').reason
-    assert set_all(node, rate=9.0).successful
-    assert set_all(node, mode='b').successful  # no change, so nothing to refuse
-    parameters.set_phase(configured=False, active=False)
+    assert set_all(node, home=[]).successful  # no change, so nothing to refuse
+    assert set_all(node, mode='b', rate=9.0).successful
+    parameters.set_phase(configured=False)
     assert set_all(node, home=[1.0], mode='a').successful
+
+
+def test_a_veto_knows_what_changes_and_its_reason_reaches_the_asker(make_node):
+    node = make_node()
+    parameters = ParameterSet(node, SPECS)
+    asked = []
+
+    def veto(values, changed):
+        asked.append((values['rate'], set(changed)))
+        if values['mode'] == 'b':
+            raise CheckpointError('/nowhere', found='nothing there', expected='a folder')
+
+    parameters.veto = veto
+    assert set_all(node, rate=2.0, low=0.0).successful
+    refused = set_all(node, rate=3.0, mode='b')
+    assert refused.reason == '/nowhere: found nothing there; expected a folder'
+    assert asked == [(2.0, {'rate'}), (3.0, {'rate', 'mode'})]
+    assert parameters['rate'] == 2.0
+
+
+def test_a_defect_in_a_check_refuses_the_set_and_nothing_more(make_node):
+    node = make_node()
+    parameters = ParameterSet(node, SPECS)
+    parameters.veto = lambda values, changed: 1 / 0
+    assert set_all(node, rate=2.0).reason.startswith('ZeroDivisionError')
+    assert parameters['rate'] == 1.0
+
+
+def test_what_was_in_effect_is_put_back_without_asking_again(make_node):
+    node = make_node()
+    parameters = ParameterSet(node, SPECS)
+    heard = []
+    parameters.on_change(lambda values, changed: heard.append(set(changed)))
+    parameters.veto = lambda values, changed: 1 / 0
+    parameters.put_back({'rate': 5.0, 'home': (1.0,)})
+    assert (parameters['rate'], parameters['home']) == (5.0, (1.0,))
+    assert list(node.get_parameter('home').value) == [1.0]
+    assert heard == [{'rate', 'home'}]
+    assert not set_all(node, rate=6.0).successful
 
 
 def test_listeners_hear_what_changed_and_nothing_of_what_did_not(make_node):
@@ -205,3 +245,20 @@ def test_settings_of_the_policy():
     assert ensemble != settings
     with pytest.raises(ConfigError, match='device'):
         PolicySettings.of({**values, 'device': 'gpu'})
+
+
+def test_only_what_changes_the_policy_itself_asks_for_another():
+    values = {spec.name: spec.default for spec in POLICY_PARAMETERS}
+    loaded = PolicySettings.of({**values, 'checkpoint': '/x'}).to_load
+    for name, value in [
+        ('chunking.mode', 'ensemble'),
+        ('chunking.n_action_steps', 7),
+        ('task', 'lift'),
+    ]:
+        same = PolicySettings.of({**values, 'checkpoint': '/x', name: value})
+        assert same.to_load == loaded, name
+    for name in SWAP_PARAMETERS:
+        value = {'checkpoint': '/y', 'device': 'cpu', 'threads': 3, 'num_steps': 3}.get(name)
+        value = {'backend': 'eager', 'precision': 'bf16'}.get(name, value)
+        other = PolicySettings.of({**values, 'checkpoint': '/x', name: value})
+        assert other.to_load != loaded, name

@@ -297,7 +297,7 @@ def test_every_arm_sees_the_same_and_is_closed(runs: Runs) -> None:
 
 def test_arms_are_loaded_as_the_node_loads(runs: Runs) -> None:
     loader = ToyLoader(ToyPolicy(), ToyPolicy())
-    run_parity(
+    result = run_parity(
         runs.options(
             candidates=(ArmSpec(precision='bf16', threads=3),),
             parameters={'chunking.n_action_steps': 6},
@@ -307,7 +307,7 @@ def test_arms_are_loaded_as_the_node_loads(runs: Runs) -> None:
     reference, candidate = loader.configs
     assert (reference.backend, reference.precision) == ('eager', 'fp32')
     assert (candidate.backend, candidate.precision, candidate.num_threads) == ('auto', 'bf16', 3)
-    assert reference.n_action_steps == candidate.n_action_steps == 6
+    assert [arm.receipt['n_action_steps'] for arm in result.arms] == [6, 6]
 
 
 def test_an_unknown_parameter_is_refused_before_anything_is_loaded(runs: Runs) -> None:

@@ -30,6 +30,7 @@ from sparkrt_ros.runtime.host_inputs import (
     CONTINUED_KEY,
     COUNTS_KEY,
     DELAY_KEY,
+    GUIDANCE_KEY,
     HORIZON_KEY,
     TOKENS_KEY,
 )
@@ -183,6 +184,25 @@ def test_guidance_serves_a_batch_as_its_members(kind: str) -> None:
             alone[key] = torch.cat((alone[key], unconditioned[key][place : place + 1]))
         expected = run(adapter, alone, noise=noise[place : place + 1])
         torch.testing.assert_close(together[place : place + 1], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_guidance_is_a_value_on_the_device() -> None:
+    """No form of the network depends on it, so that a recording serves every strength."""
+    case = PI_CASES['pi05']
+    adapter = make_adapter(case, vla=VlaConfig(num_steps=2, cfg_beta=1.0))
+    backend = EagerBackend(device=CPU)
+    context = make_context(adapter.regions(), backend=backend)
+    both = make_batch(case, PiInputs(counts=(13, 7)), 'one')
+    batch = {
+        key: value if key in (TOKENS_KEY, COUNTS_KEY) else value[:1] for key, value in both.items()
+    }
+    for beta in (0.3, 2.5):
+        given = {**batch, GUIDANCE_KEY: torch.tensor([beta])}
+        with torch.inference_mode():
+            found = adapter.predict_chunk(context, given, noise=noise_of()).clone()
+        backend.seal()
+        fixed = make_adapter(case, vla=VlaConfig(num_steps=2, cfg_beta=beta))
+        torch.testing.assert_close(found, run(fixed, batch, noise=noise_of()), rtol=0, atol=1e-6)
 
 
 def continued(rows: torch.Tensor, *, delay: int, horizon: int) -> Batch:

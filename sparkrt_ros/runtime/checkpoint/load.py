@@ -78,16 +78,27 @@ class Checkpoint(CheckpointDescription):
 
 
 def describe_checkpoint(
-    folder: Path | str, *, allow_unknown_fields: bool = False, dataset: str | None = None
+    folder: Path | str,
+    *,
+    allow_unknown_fields: bool = False,
+    dataset: str | None = None,
+    with_digest: bool = True,
 ) -> CheckpointDescription:
     """Check a policy folder and describe it, without reading weights and without torch.
 
     allow_unknown_fields: warn of fields of ``config.json`` that are not known, instead of
         refusing them.
     dataset: which statistics to use, for a policy that holds those of several datasets.
+    with_digest: False leaves the digest empty, so that the weights, which may be gigabytes, are
+        not read at all.
     Raises ``CheckpointError`` naming file, key, found, expected and remedy.
     """
-    return _describe(Path(folder), allow_unknown_fields=allow_unknown_fields, dataset=dataset)[0]
+    return _describe(
+        Path(folder),
+        allow_unknown_fields=allow_unknown_fields,
+        dataset=dataset,
+        with_digest=with_digest,
+    )[0]
 
 
 def load_checkpoint(
@@ -98,7 +109,10 @@ def load_checkpoint(
     Everything else is checked before the first weight is read. Nothing is ever unpickled.
     """
     description, header, names = _describe(
-        Path(folder), allow_unknown_fields=allow_unknown_fields, dataset=dataset
+        Path(folder),
+        allow_unknown_fields=allow_unknown_fields,
+        dataset=dataset,
+        with_digest=True,
     )
     values = {
         item.name: getattr(description, item.name) for item in dataclasses.fields(description)
@@ -108,7 +122,7 @@ def load_checkpoint(
 
 
 def _describe(
-    folder: Path, *, allow_unknown_fields: bool, dataset: str | None
+    folder: Path, *, allow_unknown_fields: bool, dataset: str | None, with_digest: bool
 ) -> tuple[CheckpointDescription, SafetensorsHeader, WeightNames]:
     check_folder(folder)
     config, warnings = read_config(folder, allow_unknown_fields=allow_unknown_fields)
@@ -137,7 +151,7 @@ def _describe(
         weights_file=header.path,
         tensors=tensors,
         warnings=(*warnings, *notes, *check_pipelines(config, preprocessor, postprocessor)),
-        digest=digest_files(folder, files),
+        digest=digest_files(folder, files) if with_digest else '',
     )
     return description, header, names
 

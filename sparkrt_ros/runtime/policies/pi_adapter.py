@@ -22,11 +22,14 @@ from sparkrt_ros.runtime.host_inputs import (
     CONTINUED_KEY,
     COUNTS_KEY,
     DELAY_KEY,
+    GUIDANCE_KEY,
     HORIZON_KEY,
     TOKENS_KEY,
 )
+from sparkrt_ros.runtime.kernels.pi_choice import choose_pi_ops
 from sparkrt_ros.runtime.policies.adapter import PolicyContext
 from sparkrt_ros.runtime.policies.flow_matching import make_plan
+from sparkrt_ros.runtime.policies.pi_fused import FusedPi, Moment, choose_vision_dtype
 from sparkrt_ros.runtime.policies.pi_network import PiNetwork, Prefix, sample
 from sparkrt_ros.runtime.policies.pi_weights import load_network, recast
 from sparkrt_ros.runtime.policies.rtc import PreviousChunk, prefix_weights
@@ -46,8 +49,8 @@ class PiAdapter:
 
     ``prefix``: tokens (N, Q), counts (N,), images (B, 3, H, W) in [0, 1] -> keys and values,
     each (L, N, G, P, h), and which of the P tokens are there (N, P).
-    ``denoise``: noise (B, T, D), keys, values, valid, [state], [the chunk to continue, delay,
-    horizon] -> (B, T, A).
+    ``denoise``: noise (B, T, D), keys, values, valid, [state], [how much guidance counts],
+    [the chunk to continue, delay, horizon] -> (B, T, A).
 
     A camera that is not there is left out instead of filled in and masked: it comes last, is
     attended to by nothing, and moves no position, so the result is the same.
@@ -80,6 +83,9 @@ class PiAdapter:
             exact_text_scale=self._vla.compat == '0.4',
             where=weights_file,
         )
+        self._device = device
+        self._network: PiNetwork | FusedPi
+        self._moments: Tensor | tuple[Moment, ...]
         self._use(network)
         self._notes: tuple[str, ...] = ()
         absent = (*config.empty_camera_keys, *self._vla.missing_cameras)
@@ -97,11 +103,23 @@ class PiAdapter:
 
     @property
     def network(self) -> PiNetwork:
-        """The network as written, in plain PyTorch."""
+        """The network as written, in plain PyTorch. Raises BackendError in a fused form."""
+        if isinstance(self._network, FusedPi):
+            raise BackendError(
+                self._config.model_type,
+                found='a fused policy',
+                expected='the policy as written',
+                remedy='fuse the policy as it was loaded',
+            )
+        return self._network
+
+    @property
+    def served(self) -> PiNetwork | FusedPi:
+        """What computes, in whatever form."""
         return self._network
 
     def fused(self, tier: Tier, *, plain_operators: bool = False) -> PiAdapter:
-        """See PolicyAdapter. Plain operators either way, in LeRobot's mixture of dtypes."""
+        """See PolicyAdapter. Own kernels for bf16 on CUDA; else LeRobot's mixture of dtypes."""
         if tier.dtype not in DTYPES:
             raise BackendError(
                 f'{self._config.model_type} in {tier.name}',
@@ -109,9 +127,37 @@ class PiAdapter:
                 expected=f'one of {", ".join(DTYPES)}: activations leave the range of others',
             )
         other = copy.copy(self)
-        other._use(recast(self._network, dtype=getattr(torch, tier.dtype)))
-        other._notes = ('plain operators: there is no fused form of this policy yet',)
+        network, dtype = self.network, getattr(torch, tier.dtype)
+        if plain_operators or dtype is torch.float32 or self._device.type != 'cuda':
+            other._use(recast(network, dtype=dtype))
+            reason = 'a compiler fuses them' if plain_operators else f'{dtype} on {self._device}'
+            other._notes = (f'plain operators: there is no fused form for this ({reason})',)
+            return other
+        other._fuse(network, dtype)
         return other
+
+    def _fuse(self, network: PiNetwork, dtype: torch.dtype) -> None:
+        sizes = self._config.sizes
+        tokens = self._config.chunk_size + self._reads_state
+        pictures = len(self._capabilities.camera_keys) * sizes.vision.patches
+        choice = choose_pi_ops(
+            sizes.expert,
+            device=self._device,
+            dtype=dtype,
+            tokens=tokens,
+            prefix=pictures + self._config.tokenizer_max_length,
+        )
+        vision_dtype, note = choose_vision_dtype(network, ops=choice.ops, dtype=dtype)
+        with torch.inference_mode():
+            fused = FusedPi(
+                network,
+                times=self._plan.times,
+                ops=choice.ops,
+                dtype=dtype,
+                vision_dtype=vision_dtype,
+            )
+        self._network, self._moments = fused, fused.moments
+        self._notes = (*choice.notes, note)
 
     def regions(self) -> tuple[Region, ...]:
         """See PolicyAdapter."""
@@ -141,8 +187,17 @@ class PiAdapter:
             shape = (image.shape[0], *self._capabilities.noise_shape)
             noise = torch.randn(shape, device=image.device)
         prefix = context.regions[PREFIX](*(batch[key] for key in needed))
-        chunk = context.regions[DENOISE](noise, *prefix, *(batch[key] for key in later))
+        guidance = [] if self._vla.cfg_beta is None else [self._beta(batch, noise)]
+        state = [batch[key] for key in later[: self._reads_state]]
+        continued = [batch[key] for key in later[self._reads_state :]]
+        chunk = context.regions[DENOISE](noise, *prefix, *state, *guidance, *continued)
         return chunk if isinstance(chunk, Tensor) else chunk[0]
+
+    def _beta(self, batch: Mapping[str, Tensor], noise: Tensor) -> Tensor:
+        """(B,), or (1,) for a batch that does not say."""
+        if GUIDANCE_KEY in batch:
+            return batch[GUIDANCE_KEY]
+        return torch.full((1,), self._vla.cfg_beta or 0.0, device=noise.device)
 
     def _use(self, network: PiNetwork) -> None:
         self._network = network
@@ -161,6 +216,9 @@ class PiAdapter:
         state, continued = (rest[0], rest[1:]) if self._reads_state else (None, rest)
         if state is not None:
             state = F.pad(state, (0, config.max_state_dim - state.shape[-1]))
+        beta = None
+        if self._vla.cfg_beta is not None:
+            beta, continued = continued[0].view(-1, 1, 1), continued[1:]
         previous = None
         if rtc is not None:
             rows, delay, horizon = continued
@@ -178,7 +236,7 @@ class PiAdapter:
             moments=self._moments,
             previous=previous,
             max_guidance_weight=0.0 if rtc is None else rtc.max_guidance_weight,
-            cfg_beta=self._vla.cfg_beta,
+            cfg_beta=beta,
         )
         return actions[..., : self._capabilities.action_size]
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -200,28 +200,32 @@ class PiNetwork(nn.Module, ABC):
 
 
 def sample(
-    network: PiNetwork,
-    scene: Scene,
+    network: Any,
+    scene: Any,
     noise: Tensor,
     *,
     plan: FlowPlan,
-    moments: Tensor,
+    moments: Tensor | Sequence[Any],
     previous: PreviousChunk | None = None,
     max_guidance_weight: float = 10.0,
-    cfg_beta: float | None = None,
+    cfg_beta: float | Tensor | None = None,
 ) -> Tensor:
     """Noise (B, T, D) float32 -> actions (B, T, D) float32.
 
-    moments: of ``plan.times``. previous: the chunk to continue.
-    cfg_beta: the scene then holds 2 B prefixes, conditioned ones first.
+    network, scene, moments: a ``PiNetwork`` or what serves in its place, with its own scene and
+        one moment for each of ``plan.times``. previous: the chunk to continue.
+    cfg_beta: a number or (B or 1, 1, 1). The scene then holds 2 B prefixes, conditioned ones
+        first.
     """
 
     def flow(actions: Tensor, number: int) -> Tensor:
         if cfg_beta is None:
-            return network.velocity(actions, moments[number], scene)
-        both = network.velocity(actions.repeat(2, 1, 1), moments[number], scene)
+            alone: Tensor = network.velocity(actions, moments[number], scene)
+            return alone
+        both: Tensor = network.velocity(actions.repeat(2, 1, 1), moments[number], scene)
         conditioned, unconditioned = both.chunk(2)
-        return unconditioned + cfg_beta * (conditioned - unconditioned)
+        mixed: Tensor = unconditioned + cfg_beta * (conditioned - unconditioned)
+        return mixed
 
     velocity: Velocity = flow
     if previous is not None:

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from sparkrt_ros.runtime.errors import CheckpointError, ConfigError
-from sparkrt_ros.runtime.policies.act_adapter import ActAdapter
+from sparkrt_ros.runtime.policies.act_adapter import ActAdapter, act_capabilities
 from sparkrt_ros.runtime.policies.adapter import PolicyAdapter
-from sparkrt_ros.runtime.policies.pi_adapter import PiAdapter
+from sparkrt_ros.runtime.policies.pi_adapter import PiAdapter, pi_capabilities
+from sparkrt_ros.runtime.types import Capabilities
 from sparkrt_ros.runtime.vla_config import VlaConfig
 
 ADAPTERS: Mapping[str, Callable[..., PolicyAdapter]] = MappingProxyType(
@@ -37,21 +38,36 @@ def make_adapter(
     Raises CheckpointError for an unknown type, or weights that do not cover the network, and
     ConfigError for choices that this type of policy does not have.
     """
-    kind = config.model_type
-    factory = ADAPTERS.get(kind)
-    if factory is None:
+    chosen = VlaConfig() if vla is None else vla
+    check_choices(config.model_type, chosen)
+    factory = ADAPTERS[config.model_type]
+    if config.model_type in TAKES_VLA_CONFIG:
+        return factory(config, weights, device=device, weights_file=weights_file, vla=chosen)
+    return factory(config, weights, device=device, weights_file=weights_file)
+
+
+def capabilities_of(config: Any, *, vla: VlaConfig) -> Capabilities:
+    """What ``make_adapter`` would yield for this configuration, without weights; errors as there.
+
+    Choices of the runtime, such as the mode, are not applied.
+    """
+    check_choices(config.model_type, vla)
+    if config.model_type in TAKES_VLA_CONFIG:
+        return pi_capabilities(config, vla)
+    return act_capabilities(config)
+
+
+def check_choices(kind: str, vla: VlaConfig) -> None:
+    """Raise CheckpointError for an unknown type, ConfigError for choices that it does not have."""
+    if kind not in ADAPTERS:
         raise CheckpointError(
             'config.json, type',
             found=repr(kind),
             expected=f'one of {", ".join(sorted(ADAPTERS))}',
         )
-    chosen = VlaConfig() if vla is None else vla
-    if kind in TAKES_VLA_CONFIG:
-        return factory(config, weights, device=device, weights_file=weights_file, vla=chosen)
-    if chosen != VlaConfig():
+    if kind not in TAKES_VLA_CONFIG and vla != VlaConfig():
         raise ConfigError(
             'vla',
             found=f'choices for a {kind} policy',
             expected=f'none: they are for {", ".join(sorted(TAKES_VLA_CONFIG))}',
         )
-    return factory(config, weights, device=device, weights_file=weights_file)
