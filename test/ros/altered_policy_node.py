@@ -11,6 +11,7 @@ import sys
 import threading
 from functools import partial
 
+from sparkrt_ros.nodes.control_loop import settle_process
 from sparkrt_ros.nodes.loaded_policy import load_from_folder
 from sparkrt_ros.nodes.policy_node import PolicyNode
 from sparkrt_ros.nodes.shutdown import run_node
@@ -62,4 +63,4 @@ class Loader:
 
 
 if __name__ == '__main__':
-    sys.exit(run_node(lambda token: PolicyNode(token, load=Loader())))
+    sys.exit(run_node(lambda token: PolicyNode(token, load=Loader(), settle=settle_process)))
