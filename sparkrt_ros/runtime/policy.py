@@ -23,6 +23,7 @@ from sparkrt_ros.runtime.device import device_title, resolve_device
 from sparkrt_ros.runtime.device_memory import float32_bytes, memory_explained
 from sparkrt_ros.runtime.errors import BackendError
 from sparkrt_ros.runtime.host_inputs import Continuation, HostInputs
+from sparkrt_ros.runtime.malloc import give_back_now
 from sparkrt_ros.runtime.planning import Form, Plan, make_plan
 from sparkrt_ros.runtime.policies.adapter import PolicyAdapter
 from sparkrt_ros.runtime.policies.registry import make_adapter
@@ -258,6 +259,7 @@ def free_memory() -> None:
     """Give back what nothing refers to any more, on the host and on the device."""
     # A session and its regions refer to each other.
     gc.collect()
+    give_back_now()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 

@@ -53,3 +53,30 @@ def test_other_systems_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(malloc.sys, 'platform', 'darwin')
     assert malloc.keep_freed_memory() is False
+
+
+_GIVING_BACK = """
+from pathlib import Path
+import numpy as np
+from sparkrt_ros.runtime.malloc import give_back_now, keep_freed_memory
+def resident_mb():
+    lines = Path('/proc/self/status').read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith('RssAnon')) // 1024
+keep_freed_memory()
+blocks = [np.ones(1_000_000, np.uint8) for _ in range(200)]
+last = blocks[-1]
+del blocks
+before = resident_mb()
+given = give_back_now()
+print(given, before, resident_mb())
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith('linux'), reason='only glibc is told')
+def test_what_is_kept_can_be_given_back_at_once() -> None:
+    command = [sys.executable, '-c', _GIVING_BACK]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    given, before, after = done.stdout.split()
+    assert given == 'True'
+    assert int(before) > 190
+    assert int(after) < int(before) - 150
