@@ -32,7 +32,7 @@ def write_observations(path: Path | str, observations: Sequence[Observation]) ->
         )
     stacked = {key: np.stack([row[key] for row in rows]) for key in rows[0]}
     with Path(path).open('wb') as file:
-        np.savez_compressed(file, **stacked)
+        np.savez_compressed(file, **stacked)  # type: ignore[arg-type]
 
 
 def read_observations(path: Path | str) -> tuple[Observation, ...]:

@@ -35,15 +35,17 @@ def test_levels_hold_the_range_its_headroom_and_zero(one: float, other: float) -
     levels = span(low, high).levels()
     top = levels.low + 255 * levels.step
     assert levels.step[0] > 0
-    slack = 1e-6 * max(abs(low), abs(high))
+    slack = 1e-6 * max(abs(low), abs(high), 1e-20)
+    assert np.isfinite(np.float32(1 / levels.step[0]))
     assert levels.low[0] <= HEADROOM * min(low, 0) + slack
     assert top[0] >= HEADROOM * max(high, 0) - slack
     if low >= 0:
         assert levels.low[0] == 0
 
 
-def test_a_range_without_width_has_levels_nevertheless() -> None:
-    levels = span(0, 0).levels()
+@pytest.mark.parametrize('high', [0, 5e-324, 1e-31])
+def test_a_range_without_width_has_levels_nevertheless(high: float) -> None:
+    levels = span(0, high).levels()
     assert (levels.low[0], levels.step[0]) == (0, 1)
 
 

@@ -22,6 +22,9 @@ TOP = 255
 HEADROOM = 1.1
 """Observations to come may reach further than those of the calibration did."""
 
+# Of what is narrower, float32 could not hold the reciprocal of a step.
+_NARROWEST = 1e-30
+
 
 @dataclass(frozen=True, kw_only=True)
 class Levels:
@@ -74,7 +77,7 @@ class Range:
         if not self.is_final:
             low, high = np.minimum(low, 0) * HEADROOM, np.maximum(high, 0) * HEADROOM
         width = high - low
-        return Levels(low=low, step=np.where(width > 0, width, TOP) / TOP)
+        return Levels(low=low, step=np.where(width > _NARROWEST, width, TOP) / TOP)
 
 
 @dataclass(frozen=True, kw_only=True)
