@@ -32,6 +32,7 @@ if importlib.util.find_spec('sparkrt_ros') is None:
     sys.path.insert(0, str(ROOT))
 
 from sparkrt_ros.runtime.backends.backend_config import BackendConfig  # noqa: E402
+from sparkrt_ros.runtime.backends.base import ExecutionBackend  # noqa: E402
 from sparkrt_ros.runtime.backends.registry import make_backend  # noqa: E402
 from sparkrt_ros.runtime.bench import Spread  # noqa: E402
 from sparkrt_ros.runtime.bench_machine import machine_facts  # noqa: E402
@@ -49,8 +50,11 @@ from sparkrt_ros.runtime.planning import REFERENCE, Form, candidates  # noqa: E4
 from sparkrt_ros.runtime.policies.adapter import PolicyContext, make_context  # noqa: E402
 from sparkrt_ros.runtime.policies.registry import make_adapter  # noqa: E402
 from sparkrt_ros.runtime.policy import load_policy  # noqa: E402
+from sparkrt_ros.runtime.precision.calibrating import calibrate  # noqa: E402
+from sparkrt_ros.runtime.precision.samples import Samples  # noqa: E402
 from sparkrt_ros.runtime.precision.tiers import TIERS  # noqa: E402
 from sparkrt_ros.runtime.processors.pipeline import make_processors  # noqa: E402
+from sparkrt_ros.runtime.session import Session  # noqa: E402
 from sparkrt_ros.runtime.types import Observation  # noqa: E402
 from sparkrt_ros.sim.random_policy import write_random_policy  # noqa: E402
 
@@ -122,12 +126,16 @@ def our_arm(form: Form, folder: Path, device: torch.device, *, threads: int) -> 
 
 
 def _our_model(form: Form, folder: Path, device: torch.device) -> Callable[[Batch], torch.Tensor]:
-    adapter, _ = _adapter(folder, device)
+    adapter, checkpoint = _adapter(folder, device)
     tier = TIERS[form.precision]
-    if not form.is_reference:
-        adapter = adapter.fused(tier, plain_operators=form.backend in ('eager', 'torchcompile'))
     chosen = BackendConfig(kind=form.backend, allow_tf32=tier.allow_tf32)
     backend = make_backend(chosen, device=device)
+    if tier.is_calibrated:
+        make = partial(_session, checkpoint=checkpoint, backend=backend)
+        samples = Samples.synthetic(adapter.capabilities)
+        adapter = calibrate(adapter, samples, make_session=make).adapter
+    elif not form.is_reference:
+        adapter = adapter.fused(tier, plain_operators=form.backend in ('eager', 'torchcompile'))
     context = make_context(adapter.regions(), backend=backend)
 
     def model(batch: Batch) -> torch.Tensor:
@@ -135,6 +143,12 @@ def _our_model(form: Form, folder: Path, device: torch.device) -> Callable[[Batc
             return adapter.predict_chunk(context, batch, noise=None)
 
     return model
+
+
+def _session(adapter: Any, *, checkpoint: Checkpoint, backend: ExecutionBackend) -> Session:
+    processors = make_processors(checkpoint, device=backend.device)
+    keys = checkpoint.source_keys
+    return Session(adapter, *processors, backend, source_keys=keys, channels_last=True)
 
 
 def reference_compiled(folder: Path, device: torch.device) -> Arm:

@@ -44,6 +44,13 @@ POLICY_PARAMETERS: tuple[ParameterSpec, ...] = (
         choices=PRECISIONS,
     ),
     ParameterSpec(
+        name='calibration',
+        default='',
+        description='File of recorded observations (.npz, see docs/precision.md) that int8 is '
+        'calibrated with and every tier is judged by; empty: synthetic ones.',
+        kind='swap',
+    ),
+    ParameterSpec(
         name='device',
         default='auto',
         description='cpu, cuda, cuda:N, or auto: the first CUDA device where there is one.',
@@ -200,6 +207,7 @@ class PolicySettings:
                 {
                     'backend': values['backend'],
                     'precision': values['precision'],
+                    'calibration': values['calibration'],
                     'device': values['device'],
                     'mode': values['chunking.mode'],
                     'n_action_steps': values['chunking.n_action_steps'] or None,

@@ -210,7 +210,8 @@ def row(arm: Arm, work: Work, ceilings: Ceilings) -> dict[str, Any]:
     receipt = arm.policy.receipt
     model = Spread.of(arm.model_s)
     seconds = model.p50_ms / 1e3
-    width = torch.finfo(getattr(torch, TIERS[arm.served.precision].dtype)).bits // 8
+    dtype: torch.dtype = getattr(torch, TIERS[arm.served.precision].dtype)
+    width = dtype.itemsize
     flop_per_s, bytes_per_s = work.flop / seconds, work.parameters * width / seconds
     return {
         'arm': str(arm.asked),

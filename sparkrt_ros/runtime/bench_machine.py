@@ -15,10 +15,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from sparkrt_ros.runtime.cores import usable_cores
 from sparkrt_ros.runtime.device import device_title, fp32_products
+from sparkrt_ros.runtime.kernels.int8 import Int8Linear
+from sparkrt_ros.runtime.kernels.to_bytes import RowsToBytes
+from sparkrt_ros.runtime.precision.calibration import Range
 from sparkrt_ros.runtime.precision.tiers import Tier
 
 BUDGET_S = 0.5
@@ -38,18 +42,28 @@ class Ceilings:
 def measure_ceilings(device: torch.device, tier: Tier, *, budget_s: float = BUDGET_S) -> Ceilings:
     """Measure both in the arithmetic of a tier, each for about ``budget_s``."""
     size, count = MATMUL_SIZE[device.type], COPY_BYTES[device.type]
-    dtype: torch.dtype = getattr(torch, tier.dtype)
-    a = torch.randn(size, size, device=device).to(dtype)
-    b = torch.randn(size, size, device=device).to(dtype)
-    c = torch.empty_like(a)
     with torch.inference_mode(), fp32_products(allow_tf32=tier.allow_tf32):
-        product_s = best_seconds(lambda: torch.mm(a, b, out=c), device, budget_s=budget_s)
+        product = _square_product(size, tier, device=device)
+        product_s = best_seconds(product, device, budget_s=budget_s)
     source = torch.zeros(count, dtype=torch.uint8, device=device)
     target = torch.ones_like(source)
     copy_s = best_seconds(lambda: target.copy_(source), device, budget_s=budget_s)
     return Ceilings(
         matmul_tflop_per_s=2 * size**3 / product_s / 1e12, copy_gb_per_s=2 * count / copy_s / 1e9
     )
+
+
+def _square_product(size: int, tier: Tier, *, device: torch.device) -> Callable[[], object]:
+    a, b = (torch.randn(size, size, device=device) for _ in range(2))
+    if tier.is_calibrated:
+        width = Range(low=np.array([-4.0]), high=np.array([4.0]))
+        levels = width.levels()
+        product, rows = Int8Linear(a, levels), RowsToBytes(levels)(b)
+        return lambda: product(rows)
+    dtype: torch.dtype = getattr(torch, tier.dtype)
+    a, b = a.to(dtype), b.to(dtype)
+    c = torch.empty_like(a)
+    return lambda: torch.mm(a, b, out=c)
 
 
 def best_seconds(run: Callable[[], object], device: torch.device, *, budget_s: float) -> float:

@@ -44,6 +44,8 @@ class RuntimeConfig:
     num_threads: CPU threads of torch, for the whole process; None leaves them alone. 0: on a CPU,
         the fastest of a few counts that are tried. Results may differ in their last bits between
         counts, so a run that has to be repeated exactly names one.
+    calibration: file of observations of the robot (see ``runtime/observation_file``) for tiers
+        that are calibrated (int8), and for gates; empty: synthetic pictures and vectors.
     vla: choices for policies that read an instruction; others take none.
     Raises ConfigError naming the field.
     """
@@ -56,6 +58,7 @@ class RuntimeConfig:
     temporal_ensemble_coeff: float | None = None
     num_threads: int | None = None
     compile_mode: str = 'default'
+    calibration: str = ''
     vla: VlaConfig = field(default_factory=VlaConfig)
 
     def __post_init__(self) -> None:

@@ -19,16 +19,18 @@ from sparkrt_ros.runtime.backends.base import ExecutionBackend
 from sparkrt_ros.runtime.backends.registry import make_backend
 from sparkrt_ros.runtime.build_watch import UNWATCHED, BuildWatch
 from sparkrt_ros.runtime.config import RuntimeConfig
+from sparkrt_ros.runtime.cpu import BF16, cpu_flags
 from sparkrt_ros.runtime.errors import BackendError
-from sparkrt_ros.runtime.parity import Verdict, gate, probe_observations
+from sparkrt_ros.runtime.parity import Verdict, gate
 from sparkrt_ros.runtime.policies.adapter import PolicyAdapter
+from sparkrt_ros.runtime.precision.calibrating import CalibratableAdapter, calibrate
+from sparkrt_ros.runtime.precision.calibration import Calibration
+from sparkrt_ros.runtime.precision.samples import Samples
 from sparkrt_ros.runtime.precision.tiers import TIERS
 from sparkrt_ros.runtime.session import Session
 from sparkrt_ros.runtime.threads import choose_threads
 
 _log = logging.getLogger(__name__)
-
-GATE_OBSERVATIONS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +58,7 @@ class Plan:
     """The form that serves and what is known about it.
 
     refused: the forms that were asked for before it, with the reasons. verdict: of its gate;
-    None for the reference.
+    None for the reference. calibration: of a form that has one.
     """
 
     form: Form
@@ -64,6 +66,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     refused: tuple[tuple[Form, str], ...] = ()
     verdict: Verdict | None = None
+    calibration: Calibration | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
     def receipt(self) -> dict[str, Any]:
@@ -72,21 +75,20 @@ class Plan:
             'refused': [{'form': str(form), 'reason': reason} for form, reason in self.refused],
             'notes': list(self.notes),
             'gate': None if self.verdict is None else asdict(self.verdict.worst),
+            'calibration': None if self.calibration is None else self.calibration.receipt(),
             'seconds': dict(self.seconds),
         }
 
 
 def candidates(config: RuntimeConfig, *, device: torch.device) -> list[Form]:
-    """The forms to try, in order: as asked, then in fp32, then less and less clever."""
+    """The forms to try, in order: as asked, then in wider tiers, then less and less clever."""
     backend = config.backend
     if backend == 'auto':
         backend = 'cudagraph' if device.type == 'cuda' else 'fused'
-    wanted = [
-        Form(backend=backend, precision=config.precision),
-        Form(backend=backend, precision='fp32'),
-        Form(backend='fused', precision=config.precision),
-        Form(backend='fused', precision='fp32'),
-    ]
+    precisions = [config.precision, 'fp32']
+    if TIERS[config.precision].is_calibrated and (device.type == 'cuda' or BF16 & cpu_flags()):
+        precisions.insert(1, 'bf16')
+    wanted = [Form(backend=b, precision=p) for b in (backend, 'fused') for p in precisions]
     if backend == 'eager':
         wanted = wanted[:1]
     return [*dict.fromkeys(form for form in wanted if not form.is_reference), REFERENCE]
@@ -98,13 +100,17 @@ def make_plan(
     config: RuntimeConfig,
     device: torch.device,
     build: Build,
+    samples: Samples | None = None,
     watch: BuildWatch = UNWATCHED,
 ) -> Plan:
     """Try the candidates until one serves; the reference always does, where it is accepted.
 
     build: makes a session from a form, its adapter and its backend.
+    samples: what forms are calibrated with and judged by; synthetic ones when None.
     Raises BackendError, with the reasons, where no form serves that ``watch`` accepts.
     """
+    samples = samples or Samples.synthetic(reference.capabilities)
+    maker = _Maker(reference, build=build, config=config, device=device, samples=samples)
     refused: list[tuple[Form, str]] = []
     trusted = build(REFERENCE, reference, make_backend(BackendConfig(), device=device))
     forms = [f for f in candidates(config, device=device) if watch.accepts(*_names(f))]
@@ -112,9 +118,7 @@ def make_plan(
         if form.is_reference:
             break
         try:
-            plan = _try(
-                form, reference, trusted, config=config, device=device, build=build, watch=watch
-            )
+            plan = _try(form, trusted, maker, watch=watch)
         except BackendError as error:
             # Of a capture that failed the backend has told already.
             _refuse(refused, form, str(error), told=isinstance(error, CaptureFailed))
@@ -130,44 +134,96 @@ def make_plan(
     return Plan(form=REFERENCE, session=trusted, refused=tuple(refused))
 
 
-def _try(
-    form: Form,
-    reference: PolicyAdapter,
-    trusted: Session,
-    *,
-    config: RuntimeConfig,
-    device: torch.device,
-    build: Build,
-    watch: BuildWatch,
-) -> Plan:
-    """Build a form, warm it up and compare it with the reference. Raises BackendError."""
+@dataclass(frozen=True)
+class _Made:
+    """A form that can run, before it has been judged."""
+
+    adapter: PolicyAdapter
+    session: Session
+    calibration: Calibration | None = None
+
+
+class _Maker:
+    """Makes the forms of one policy."""
+
+    def __init__(
+        self,
+        reference: PolicyAdapter,
+        *,
+        build: Build,
+        config: RuntimeConfig,
+        device: torch.device,
+        samples: Samples,
+    ) -> None:
+        self.config, self.device, self.samples = config, device, samples
+        self._reference, self._build = reference, build
+
+    def make(self, form: Form) -> _Made:
+        """Raises BackendError where the form cannot serve."""
+        tier = TIERS[form.precision]
+        chosen = BackendConfig(
+            kind=form.backend,
+            compile_mode=self.config.compile_mode,
+            allow_tf32=tier.allow_tf32,
+        )
+
+        def session(adapter: PolicyAdapter) -> Session:
+            return self._build(form, adapter, make_backend(chosen, device=self.device))
+
+        if tier.is_calibrated:
+            return self._calibrate(form, session)
+        plain = form.backend in ('eager', 'torchcompile')
+        adapter = self._reference.fused(tier, plain_operators=plain)
+        return _Made(adapter, session(adapter))
+
+    def _calibrate(self, form: Form, session: Callable[[PolicyAdapter], Session]) -> _Made:
+        if form.backend != 'fused':
+            raise BackendError(
+                f'precision {form.precision}',
+                found=f'backend {form.backend}',
+                expected='backend fused, on a CPU',
+            )
+        if not isinstance(self._reference, CalibratableAdapter):
+            raise BackendError(
+                f'precision {form.precision}',
+                found=f'a {self._reference.capabilities.model_type} policy',
+                expected='a policy with a form in that precision (act)',
+            )
+        made = calibrate(self._reference, self.samples, make_session=session)
+        return _Made(made.adapter, made.session, made.calibration)
+
+
+def _try(form: Form, trusted: Session, maker: _Maker, *, watch: BuildWatch) -> Plan:
+    """Make a form, warm it up and compare it with the reference. Raises BackendError."""
     tier = TIERS[form.precision]
-    chosen = BackendConfig(
-        kind=form.backend, compile_mode=config.compile_mode, allow_tf32=tier.allow_tf32
-    )
     start = time.perf_counter()
-    backend = make_backend(chosen, device=device)
-    plain = form.backend in ('eager', 'torchcompile')
-    adapter = reference.fused(tier, plain_operators=plain)
-    session = build(form, adapter, backend)
+    made = maker.make(form)
+    session = made.session
     built = time.perf_counter()
     watch.stage('warming')
     session.warm_up()
     _check_captured(form, session)
-    if config.num_threads == 0:
-        choose_threads(session.warm_up, device=device)
+    if maker.config.num_threads == 0:
+        choose_threads(session.warm_up, device=maker.device)
     warm = time.perf_counter()
     watch.stage('gating')
     verdict = gate(
         session.infer_normalized,
         trusted.infer_normalized,
-        probe_observations(reference.capabilities, count=GATE_OBSERVATIONS),
+        maker.samples.gate,
         min_cosine=tier.min_cosine,
         max_abs=tier.max_abs,
     )
     seconds = {'build': built - start, 'warm_up': warm - built}
     seconds['gate'] = time.perf_counter() - warm
-    return Plan(form=form, session=session, notes=adapter.notes, verdict=verdict, seconds=seconds)
+    return Plan(
+        form=form,
+        session=session,
+        notes=made.adapter.notes,
+        verdict=verdict,
+        calibration=made.calibration,
+        seconds=seconds,
+    )
 
 
 def _check_captured(form: Form, session: Session) -> None:

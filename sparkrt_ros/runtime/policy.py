@@ -24,9 +24,11 @@ from sparkrt_ros.runtime.device_memory import float32_bytes, memory_explained
 from sparkrt_ros.runtime.errors import BackendError
 from sparkrt_ros.runtime.host_inputs import Continuation, HostInputs
 from sparkrt_ros.runtime.malloc import give_back_now
+from sparkrt_ros.runtime.observation_file import read_observations
 from sparkrt_ros.runtime.planning import Form, Plan, make_plan
 from sparkrt_ros.runtime.policies.adapter import PolicyAdapter
 from sparkrt_ros.runtime.policies.registry import make_adapter
+from sparkrt_ros.runtime.precision.samples import Samples
 from sparkrt_ros.runtime.processors.pipeline import Postprocessor, make_processors
 from sparkrt_ros.runtime.processors.prompt import Instruction, make_instruction
 from sparkrt_ros.runtime.session import Session, Timing
@@ -37,9 +39,16 @@ _DEFAULTS = RuntimeConfig()
 
 
 def load_policy(
-    folder: Path | str, *, config: RuntimeConfig = _DEFAULTS, watch: BuildWatch = UNWATCHED
+    folder: Path | str,
+    *,
+    config: RuntimeConfig = _DEFAULTS,
+    calibration: Sequence[Observation] = (),
+    watch: BuildWatch = UNWATCHED,
 ) -> Policy:
     """Load a policy folder as LeRobot saves it, in the best form that can be trusted.
+
+    calibration: observations of the robot, in order of time, instead of those that
+        ``config.calibration`` names; they are divided between calibrating and gating.
 
     Sets the CPU threads of torch, for the whole process. Raises ConfigError for choices that
     cannot be met, CheckpointError for a folder that is not whole, BackendError where the device
@@ -51,10 +60,25 @@ def load_policy(
     if config.num_threads:
         torch.set_num_threads(config.num_threads)
     needed_bytes = float32_bytes(checkpoint.tensors)
+    samples = _samples(config, calibration)
     with memory_explained('loading the policy', device=device, needed_bytes=needed_bytes):
         return _load(
-            checkpoint, config=config, device=device, needed_bytes=needed_bytes, watch=watch
+            checkpoint,
+            config=config,
+            device=device,
+            needed_bytes=needed_bytes,
+            samples=samples,
+            watch=watch,
         )
+
+
+def _samples(config: RuntimeConfig, given: Sequence[Observation]) -> Samples | None:
+    if given:
+        return Samples.recorded(given, source='observations of the caller')
+    if config.calibration:
+        observations = read_observations(config.calibration)
+        return Samples.recorded(observations, source=config.calibration)
+    return None
 
 
 def _load(
@@ -63,6 +87,7 @@ def _load(
     config: RuntimeConfig,
     device: torch.device,
     needed_bytes: int,
+    samples: Samples | None,
     watch: BuildWatch,
 ) -> Policy:
     # Before the weights: what is missing here is told at once.
@@ -97,7 +122,9 @@ def _load(
             ),
         )
 
-    plan = make_plan(reference, config=config, device=device, build=build, watch=watch)
+    plan = make_plan(
+        reference, config=config, device=device, build=build, samples=samples, watch=watch
+    )
     capabilities = dataclasses.replace(
         reference.capabilities,
         n_action_steps=mode.n_action_steps,

@@ -221,6 +221,13 @@ class Session:
             rows: FloatArray = _to_host(prediction.normalized)[0]
         return rows
 
+    def network_images(self, observation: Observation) -> list[Tensor]:
+        """The images (1, C, H, W) float32 as preprocessing hands them to the network."""
+        request = self._read(observation)
+        with torch.inference_mode():
+            batch = self._preprocessor(self._packer.pack(request.arrays))
+            return [batch[key] for key in self._adapter.capabilities.camera_keys]
+
     def _read(
         self,
         observation: Observation,

@@ -14,12 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
-from sparkrt_ros.runtime.config import RuntimeConfig
+from sparkrt_ros.runtime.config import PRECISIONS, RuntimeConfig
+from sparkrt_ros.runtime.observation_file import write_observations
 from sparkrt_ros.runtime.policy import Policy, load_policy
 from sparkrt_ros.runtime.types import Observation
 from sparkrt_ros.sim.demos import DemoSpec, shrink
 from sparkrt_ros.sim.rollout import Outcome
 from sparkrt_ros.sim.task import PickPlace
+
+RECORDED_EVERY = 4
 
 
 def observe(task: PickPlace, spec: DemoSpec) -> Observation:
@@ -32,13 +35,27 @@ def observe(task: PickPlace, spec: DemoSpec) -> Observation:
     return Observation(images=images, state=state, stamp_ns=round(task.elapsed_s * 1e9))
 
 
-def run_episode(policy: Policy, seed: int, *, spec: DemoSpec | None = None) -> Outcome:
-    """One episode from its start to success or the time limit."""
+def run_episode(
+    policy: Policy,
+    seed: int,
+    *,
+    spec: DemoSpec | None = None,
+    seen: list[Observation] | None = None,
+) -> Outcome:
+    """One episode from its start to success or the time limit.
+
+    seen: every ``RECORDED_EVERY``th observation is appended to it.
+    """
     spec = spec or DemoSpec()
     task = PickPlace(seed=seed)
     policy.reset()
+    step = 0
     while not task.success and not task.timed_out:
-        task.step(policy.step(observe(task, spec)).astype(np.float64))
+        observation = observe(task, spec)
+        if seen is not None and step % RECORDED_EVERY == 0:
+            seen.append(observation)
+        task.step(policy.step(observation).astype(np.float64))
+        step += 1
     return Outcome(seed=seed, success=task.success, elapsed_s=round(task.elapsed_s, 3))
 
 
@@ -52,6 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument('--first-seed', type=int, default=0)
     parser.add_argument('--n-action-steps', type=int, default=None)
     parser.add_argument('--device', default='auto')
+    parser.add_argument('--precision', default='fp32', choices=PRECISIONS)
+    parser.add_argument('--calibration', default='', help='observations for --precision int8')
+    parser.add_argument('--record', type=Path, default=None, help='write observations here')
     parser.add_argument('--threads', type=int, default=None, help='CPU threads of torch')
     parser.add_argument('--require', type=float, default=0.9, help='share that must succeed')
     parser.add_argument('--json', type=Path, default=None, help='also write the outcomes here')
@@ -59,13 +79,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     config = RuntimeConfig(
         mode='queue',
         device=options.device,
+        precision=options.precision,
+        calibration=options.calibration,
         n_action_steps=options.n_action_steps,
         num_threads=options.threads,
     )
     outcomes = []
+    seen: list[Observation] = []
     with load_policy(options.folder, config=config) as policy:
         for seed in range(options.first_seed, options.first_seed + options.episodes):
-            outcomes.append(run_episode(policy, seed))
+            outcomes.append(run_episode(policy, seed, seen=seen))
             verdict = 'success' if outcomes[-1].success else 'FAILED'
             sys.stdout.write(f'seed {seed:4d}  {verdict}  {outcomes[-1].elapsed_s:6.2f} s\n')
             sys.stdout.flush()
@@ -75,6 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json is not None:
         text = json.dumps([asdict(outcome) for outcome in outcomes], indent=1)
         options.json.write_text(text + '\n', encoding='utf-8')
+    if options.record is not None:
+        write_observations(options.record, seen)
     return 0 if len(solved) >= options.require * len(outcomes) else 1
 
 

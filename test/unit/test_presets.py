@@ -108,8 +108,8 @@ def test_with_changes_checks_what_it_is_given() -> None:
     assert config == RuntimeConfig(backend='fused')
     with pytest.raises(ConfigError, match='precison'):
         config.with_changes(precison='bf16')
-    with pytest.raises(ConfigError, match='int8'):
-        config.with_changes(precision='int8')
+    with pytest.raises(ConfigError, match='int3'):
+        config.with_changes(precision='int3')
 
 
 def test_the_files_are_package_data() -> None:

@@ -12,6 +12,7 @@ from sparkrt_ros.runtime.kernels.forms import (
     LinearForm,
     PlainConv,
     PlainForms,
+    Wires,
 )
 
 
@@ -20,12 +21,17 @@ class CudnnForms(PlainForms):
 
     name = 'cudnn'
 
-    def conv(self, weights: ConvWeights) -> ConvForm:
+    def conv(self, weights: ConvWeights, *, wires: Wires | None = None) -> ConvForm:
         """See Forms."""
         return CudnnConv(weights, device=self.device, dtype=self.dtype)
 
     def linear(
-        self, weight: Tensor, bias: Tensor | None, *, activation: str | None = None
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        *,
+        activation: str | None = None,
+        wires: Wires | None = None,
     ) -> LinearForm:
         """See Forms."""
         if activation is None or bias is None:

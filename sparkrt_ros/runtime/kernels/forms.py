@@ -45,6 +45,19 @@ class ConvWeights:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wires:
+    """Names of the tensors at the ends of a layer, for forms that treat each by its own range.
+
+    reads: the input. adds: the shortcut of a convolution. writes: the result, where nothing but
+    other forms read it, under this name; without it anything may, so it is floating-point.
+    """
+
+    reads: str
+    writes: str | None = None
+    adds: str | None = None
+
+
 class ConvForm(Protocol):
     """One convolution; inputs and outputs are (B, C, H, W) in channels-last memory."""
 
@@ -70,11 +83,16 @@ class Forms(Protocol):
 
     name: str
 
-    def conv(self, weights: ConvWeights) -> ConvForm:
+    def conv(self, weights: ConvWeights, *, wires: Wires | None = None) -> ConvForm:
         """Prepare a convolution."""
 
     def linear(
-        self, weight: Tensor, bias: Tensor | None, *, activation: str | None = None
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        *,
+        activation: str | None = None,
+        wires: Wires | None = None,
     ) -> LinearForm:
         """Prepare a linear layer: weight (O, I), bias (O,), activation relu, gelu or None."""
 
@@ -88,7 +106,10 @@ class Forms(Protocol):
         """
 
     def pool(self, x: Tensor) -> Tensor:
-        """Maximum over 3x3 pixels, stride 2, padding 1; (B, C, H, W) in channels-last memory."""
+        """Maximum over 3x3 pixels, stride 2, padding 1; (B, C, H, W) in channels-last memory.
+
+        Of values from 0 on, as a ReLU leaves them.
+        """
 
     def add_norm(self, x: Tensor, y: Tensor, norm: nn.LayerNorm) -> Tensor:
         """``norm(x + y)`` over the last dimension."""
@@ -106,12 +127,17 @@ class PlainForms:
         self.device = device
         self.dtype = dtype
 
-    def conv(self, weights: ConvWeights) -> ConvForm:
+    def conv(self, weights: ConvWeights, *, wires: Wires | None = None) -> ConvForm:
         """See Forms."""
         return PlainConv(weights, device=self.device, dtype=self.dtype)
 
     def linear(
-        self, weight: Tensor, bias: Tensor | None, *, activation: str | None = None
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        *,
+        activation: str | None = None,
+        wires: Wires | None = None,
     ) -> LinearForm:
         """See Forms."""
         return PlainLinear(self.cast(weight), self.cast(bias), activation=activation)

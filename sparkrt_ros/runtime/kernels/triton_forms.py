@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparkrt_ros.runtime.kernels.cudnn import CudnnForms
-from sparkrt_ros.runtime.kernels.forms import ConvForm, ConvWeights
+from sparkrt_ros.runtime.kernels.forms import ConvForm, ConvWeights, Wires
 from sparkrt_ros.runtime.kernels.triton_kernels import add_norm, gather_pixels, max_pool_3x3
 
 # cuDNN reads whole groups of channels: three of them it would copy into four first.
@@ -22,12 +22,12 @@ class TritonForms(CudnnForms):
 
     name = 'triton'
 
-    def conv(self, weights: ConvWeights) -> ConvForm:
+    def conv(self, weights: ConvWeights, *, wires: Wires | None = None) -> ConvForm:
         """See Forms. A convolution of pictures takes them as ``pixels`` returns them."""
         missing = _PIXEL_CHANNELS - weights.weight.shape[1]
         if missing > 0:
             weights = replace(weights, weight=F.pad(weights.weight, (0, 0, 0, 0, 0, missing)))
-        return super().conv(weights)
+        return super().conv(weights, wires=wires)
 
     def pixels(self, images: Sequence[Tensor]) -> Tensor:
         """See Forms; with a fourth channel of zeros."""

@@ -21,10 +21,13 @@ from sparkrt_ros.runtime.checkpoint.config import (
 from sparkrt_ros.runtime.errors import BackendError, ConfigError, ObservationError
 from sparkrt_ros.runtime.kernels.choose import choose_forms
 from sparkrt_ros.runtime.kernels.forms import Forms, PlainForms
+from sparkrt_ros.runtime.kernels.int8_support import make_int8_forms
+from sparkrt_ros.runtime.kernels.recording import Recorder, RecordingForms
 from sparkrt_ros.runtime.policies.act import TRAINING_ONLY_PREFIXES, ActModel
 from sparkrt_ros.runtime.policies.act_fused import FusedAct
 from sparkrt_ros.runtime.policies.adapter import PolicyContext
 from sparkrt_ros.runtime.policies.weights import load_weights, without_memory
+from sparkrt_ros.runtime.precision.calibration import Calibration
 from sparkrt_ros.runtime.precision.tiers import Tier
 from sparkrt_ros.runtime.types import Capabilities
 
@@ -74,15 +77,31 @@ class ActAdapter:
 
     def fused(self, tier: Tier, *, plain_operators: bool = False) -> ActAdapter:
         """See PolicyAdapter. The weights are copied: either adapter may outlive the other."""
-        if self._model is None:
+        if tier.is_calibrated:
             raise BackendError(
-                'ACT', found='a fused policy', expected='the policy as written, to fuse it'
+                f'ACT in {tier.name}', found='no calibration', expected='calibrated(calibration)'
             )
         dtype: torch.dtype = getattr(torch, tier.dtype)
         note = ''
         forms: Forms = PlainForms(device=self._device, dtype=dtype)
         if not plain_operators:
             forms, note = choose_forms(device=self._device, dtype=dtype)
+        return self._with_forms(forms, dtype, note=note)
+
+    def recording(self, recorder: Recorder) -> ActAdapter:
+        """See CalibratableAdapter."""
+        return self._with_forms(RecordingForms(recorder, device=self._device), torch.float32)
+
+    def calibrated(self, calibration: Calibration) -> ActAdapter:
+        """See CalibratableAdapter."""
+        forms = make_int8_forms(calibration, device=self._device)
+        return self._with_forms(forms, torch.float32)
+
+    def _with_forms(self, forms: Forms, dtype: torch.dtype, *, note: str = '') -> ActAdapter:
+        if self._model is None:
+            raise BackendError(
+                'ACT', found='a fused policy', expected='the policy as written, to fuse it'
+            )
         other = copy.copy(self)
         other._network = FusedAct(self._model, forms=forms, device=self._device, dtype=dtype)
         other._model = None

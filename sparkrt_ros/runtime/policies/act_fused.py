@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sparkrt_ros.runtime.kernels.forms import Forms
+from sparkrt_ros.runtime.kernels.forms import Forms, Wires
 from sparkrt_ros.runtime.policies.act import (
     ActModel,
     Attention,
@@ -49,10 +49,16 @@ class FusedAct:
                 self._backbone = FusedResNet(model.backbone, forms=forms)
                 conv = model.encoder_img_feat_input_proj
                 assert conv.bias is not None
-                self._pixels = forms.linear(conv.weight.flatten(1).detach(), conv.bias.detach())
+                self._pixels = forms.linear(
+                    conv.weight.flatten(1).detach(),
+                    conv.bias.detach(),
+                    wires=Wires(reads=FusedResNet.FEATURES),
+                )
             self._encoder = [
-                _FusedEncoderLayer(cast(EncoderLayer, layer), positions, self._make)
-                for layer in model.encoder.layers
+                _FusedEncoderLayer(
+                    cast(EncoderLayer, layer), positions, self._make, name=f'encoder.{index}'
+                )
+                for index, layer in enumerate(model.encoder.layers)
             ]
             self._encoder_norm = self._make.norm(model.encoder.norm)
             self._decoder = _FusedDecoder(model, positions, self._make)
@@ -124,9 +130,13 @@ class _Maker:
     def cast(self, value: Tensor) -> Tensor:
         return value.detach().to(self.device, self.dtype).contiguous()
 
-    def linear(self, layer: nn.Linear, *, activation: str | None = None) -> Callable[..., Tensor]:
+    def linear(
+        self, layer: nn.Linear, *, activation: str | None = None, wires: Wires | None = None
+    ) -> Callable[..., Tensor]:
         assert layer.bias is not None
-        return self.forms.linear(layer.weight.detach(), layer.bias.detach(), activation=activation)
+        return self.forms.linear(
+            layer.weight.detach(), layer.bias.detach(), activation=activation, wires=wires
+        )
 
     def norm(self, module: nn.Module) -> nn.LayerNorm | None:
         """A cast copy of a layer norm; None for the identity."""
@@ -144,7 +154,7 @@ class _PlacedProjection:
     """
 
     def __init__(
-        self, parts: Sequence[tuple[Tensor, Tensor, Tensor | None]], make: _Maker
+        self, parts: Sequence[tuple[Tensor, Tensor, Tensor | None]], make: _Maker, *, reads: str
     ) -> None:
         weights, addends = [], []
         for weight, bias, positions in parts:
@@ -156,7 +166,7 @@ class _PlacedProjection:
         rows = max(addend.shape[0] for addend in addends)
         full = torch.cat([addend.expand(rows, -1) for addend in addends], dim=1)
         self._addend = make.cast(full.float())
-        self._product = make.forms.linear(torch.cat(weights), None)
+        self._product = make.forms.linear(torch.cat(weights), None, wires=Wires(reads=reads))
 
     def __call__(self, x: Tensor) -> Tensor:
         # Not one product with the addend inside: that copies the addend first, which costs more.
@@ -183,10 +193,15 @@ class _FusedFeedForward:
     """The feed-forward network with its skip connection and norm, before or after."""
 
     def __init__(
-        self, layer: EncoderLayer | DecoderLayer, norm: nn.Module, *, activation: str, make: _Maker
+        self, layer: EncoderLayer | DecoderLayer, norm: nn.Module, make: _Maker, *, name: str
     ) -> None:
-        self._widen = make.linear(layer.linear1, activation=activation)
-        self._narrow = make.linear(layer.linear2)
+        wide = f'{name}.wide'
+        self._widen = make.linear(
+            layer.linear1,
+            activation=layer.activation_name,
+            wires=Wires(reads=f'{name}.fed', writes=wide),
+        )
+        self._narrow = make.linear(layer.linear2, wires=Wires(reads=wide))
         self._norm = make.norm(norm)
         self._pre_norm = layer.pre_norm
         self._forms = make.forms
@@ -201,19 +216,17 @@ class _FusedFeedForward:
 class _FusedEncoderLayer:
     """One encoder layer on tokens (S, D)."""
 
-    def __init__(self, layer: EncoderLayer, positions: Tensor, make: _Maker) -> None:
+    def __init__(self, layer: EncoderLayer, positions: Tensor, make: _Maker, *, name: str) -> None:
         query, key, value = _thirds(layer.self_attn)
         self._project = _PlacedProjection(
-            [(*query, positions), (*key, positions), (*value, None)], make
+            [(*query, positions), (*key, positions), (*value, None)], make, reads=f'{name}.tokens'
         )
         self._heads = layer.self_attn.heads
-        self._out = make.linear(layer.self_attn.out_proj)
+        self._out = make.linear(layer.self_attn.out_proj, wires=Wires(reads=f'{name}.mixed'))
         self._norm = make.norm(layer.norm1)
         self._pre_norm = layer.pre_norm
         self._forms = make.forms
-        self._feed = _FusedFeedForward(
-            layer, layer.norm2, activation=layer.activation_name, make=make
-        )
+        self._feed = _FusedFeedForward(layer, layer.norm2, make, name=name)
 
     def __call__(self, x: Tensor) -> Tensor:
         assert self._norm is not None
@@ -235,9 +248,9 @@ class _FusedDecoder:
         for layer in layers:
             _, key, value = _thirds(layer.multihead_attn)
             parts += [(*key, positions), (*value, None)]
-        self._memory = _PlacedProjection(parts, make)
+        self._memory = _PlacedProjection(parts, make, reads='memory')
         self._layers = [
-            _FusedDecoderLayer(layer, queries, make, first=index == 0)
+            _FusedDecoderLayer(layer, queries, make, first=index == 0, name=f'decoder.{index}')
             for index, layer in enumerate(layers)
         ]
         self._norm = make.norm(model.decoder.norm)
@@ -273,23 +286,25 @@ class _FusedDecoder:
 class _FusedDecoderLayer:
     """One decoder layer on rows (T, D); the self-attention of the first one is a constant."""
 
-    def __init__(self, layer: DecoderLayer, queries: Tensor, make: _Maker, *, first: bool) -> None:
+    def __init__(
+        self, layer: DecoderLayer, queries: Tensor, make: _Maker, *, first: bool, name: str
+    ) -> None:
         placed = queries.float().cpu()
         self._pre_norm, self._forms = layer.pre_norm, make.forms
         self._heads = layer.multihead_attn.heads
         if not first:
             query, key, value = _thirds(layer.self_attn)
             self._project = _PlacedProjection(
-                [(*query, placed), (*key, placed), (*value, None)], make
+                [(*query, placed), (*key, placed), (*value, None)], make, reads=f'{name}.rows'
             )
-            self._self_out = make.linear(layer.self_attn.out_proj)
+            self._self_out = make.linear(
+                layer.self_attn.out_proj, wires=Wires(reads=f'{name}.rows_mixed')
+            )
             asked = _thirds(layer.multihead_attn)[0]
-            self._ask = _PlacedProjection([(*asked, placed)], make)
+            self._ask = _PlacedProjection([(*asked, placed)], make, reads=f'{name}.asked')
         self._norm1, self._norm2 = make.norm(layer.norm1), make.norm(layer.norm2)
-        self._out = make.linear(layer.multihead_attn.out_proj)
-        self._feed = _FusedFeedForward(
-            layer, layer.norm3, activation=layer.activation_name, make=make
-        )
+        self._out = make.linear(layer.multihead_attn.out_proj, wires=Wires(reads=f'{name}.mixed'))
+        self._feed = _FusedFeedForward(layer, layer.norm3, make, name=name)
 
     def ask(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Self-attention, and the query of the memory that follows from it."""
