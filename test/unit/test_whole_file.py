@@ -6,6 +6,8 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,13 +15,18 @@ import pytest
 from sparkrt_ros.runtime.whole_file import FileNotWritten, write_whole
 
 
-@pytest.fixture
-def full_disk():
-    """No file of this process may grow beyond 1000 bytes, as on a disk that is nearly full."""
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file of this process may grow beyond 1000 bytes, as on a disk that is nearly full.
+
+    For as short as possible: the output of the test run may be a file too.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_text_and_bytes_are_written_and_nothing_else_is_left(tmp_path: Path):
@@ -30,10 +37,10 @@ def test_text_and_bytes_are_written_and_nothing_else_is_left(tmp_path: Path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ['a.txt', 'b.bin']
 
 
-def test_a_disk_that_is_full_leaves_what_was_there(tmp_path: Path, full_disk):
+def test_a_disk_that_is_full_leaves_what_was_there(tmp_path: Path):
     path = tmp_path / 'report.html'
     path.write_text('yesterday')
-    with pytest.raises(FileNotWritten) as caught:
+    with pytest.raises(FileNotWritten) as caught, full_disk():
         write_whole(path, 'x' * 2_000_000)
     assert str(caught.value).startswith(f'{path}: found File too large; expected room for 2.0 MB')
     assert path.read_text() == 'yesterday'
