@@ -54,7 +54,7 @@ STREAMER_PARAMETERS: tuple[ParameterSpec, ...] = (
         default=0,
         description='SCHED_FIFO priority of the control thread, 1 to 99, where the system permits '
         'it; the ROS thread of the streamer gets one less. 0: none.',
-        kind='swap',
+        kind='fixed',
         bounds=(0, 99),
     ),
     ParameterSpec(

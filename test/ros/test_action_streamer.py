@@ -253,8 +253,8 @@ IMPOSSIBLE = {
     "'queue', 'ensemble'": {'chunking__mode': 'replay'},
     'Max: 1.0': {'chunking__temporal_ensemble_coeff': 2.0},
     'Min: 0.01': {'guard__velocity_scale': 0.0},
-    'while the node is active': {'control__realtime_priority': 5},
-    'while the node is configured': {'robot': 'so101'},
+    'robot': {'robot': 'so101'},
+    'while the node is configured': {'control__realtime_priority': 5},
 }
 
 
