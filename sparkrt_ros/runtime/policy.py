@@ -28,7 +28,7 @@ from sparkrt_ros.runtime.observation_file import read_observations
 from sparkrt_ros.runtime.planning import Form, Plan, make_plan
 from sparkrt_ros.runtime.policies.adapter import PolicyAdapter
 from sparkrt_ros.runtime.policies.registry import make_adapter
-from sparkrt_ros.runtime.precision.samples import Samples
+from sparkrt_ros.runtime.precision.samples import MOST_RECORDED, Samples
 from sparkrt_ros.runtime.processors.pipeline import Postprocessor, make_processors
 from sparkrt_ros.runtime.processors.prompt import Instruction, make_instruction
 from sparkrt_ros.runtime.session import Session, Timing
@@ -76,7 +76,7 @@ def _samples(config: RuntimeConfig, given: Sequence[Observation]) -> Samples | N
     if given:
         return Samples.recorded(given, source='observations of the caller')
     if config.calibration:
-        observations = read_observations(config.calibration)
+        observations = read_observations(config.calibration, most=MOST_RECORDED)
         return Samples.recorded(observations, source=config.calibration)
     return None
 

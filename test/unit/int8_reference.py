@@ -33,11 +33,22 @@ def nearest_levels(x: np.ndarray, levels: Levels, axis: int) -> np.ndarray:
     return np.clip(np.rint((x.astype(np.float64) - low) / step), 0, 255)
 
 
+def near_levels(
+    rng: np.random.Generator, levels: Levels, shape: tuple[int, ...], *, axis: int
+) -> np.ndarray:
+    """Random float32 values, none so near to the middle of two levels that either might do."""
+    at = [1] * len(shape)
+    at[axis] = -1
+    where = rng.integers(0, 256, shape) + rng.uniform(-0.4, 0.4, shape)
+    x = levels.low.reshape(at) + where * levels.step.reshape(at)
+    return np.broadcast_to(x, shape).astype(np.float32)
+
+
 def rounded_weights(weight: np.ndarray, reads: Levels) -> tuple[np.ndarray, np.ndarray]:
     """Signed levels (O, I, ...) of weights times the input's step, and the step of each output."""
     shape = (1, -1, *[1] * (weight.ndim - 2))
     wide = weight.astype(np.float64) * reads.step.reshape(shape)
-    steps = np.abs(wide).reshape(len(wide), -1).max(axis=1).astype(np.float32) / np.float32(127)
+    steps = (np.abs(wide).reshape(len(wide), -1).max(axis=1) / 127).astype(np.float32)
     steps = np.where(steps == 0, 1, steps).astype(np.float64)
     return np.rint(wide / steps.reshape(-1, *[1] * (weight.ndim - 1))), steps
 

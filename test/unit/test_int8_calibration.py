@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from int8_reference import CPU, calibration, needs_int8, span
 from test_act_adapter import make_weights
 from test_policy import observe
 
+from sparkrt_ros.replay.exchange import ObservationWriter
+from sparkrt_ros.runtime.checkpoint.features import STATE_KEY
 from sparkrt_ros.runtime.errors import BackendError, ConfigError
 from sparkrt_ros.runtime.kernels.onednn import OneDnnForms
 from sparkrt_ros.runtime.kernels.recording import Recorder, RecordingForms
@@ -212,12 +215,42 @@ def test_a_file_gives_back_the_observations(tmp_path: Path) -> None:
     path = tmp_path / 'frames.npz'
     written = [observe(seed) for seed in range(3)]
     write_observations(path, written)
-    found = read_observations(path)
+    found = read_observations(path, most=5)
     assert len(found) == 3
     for one, other in zip(found, written, strict=True):
         np.testing.assert_array_equal(one.state, other.state)
         assert one.state.dtype == np.float32
         assert one.environment_state is None
+        assert list(one.images) == ['observation.images.front', 'observation.images.wrist']
+        for key, image in other.images.items():
+            np.testing.assert_array_equal(one.images[f'observation.images.{key}'], image)
+
+
+def test_a_few_of_many_are_read_from_all_over_the_file(tmp_path: Path) -> None:
+    path = tmp_path / 'frames.npz'
+    written = [observe(seed) for seed in range(31)]
+    write_observations(path, written)
+    found = read_observations(path, most=4)
+    for one, index in zip(found, (0, 10, 20, 30), strict=True):
+        np.testing.assert_array_equal(one.state, written[index].state)
+        np.testing.assert_array_equal(
+            one.images['observation.images.wrist'], written[index].images['wrist']
+        )
+
+
+def test_a_file_exported_from_a_bag_is_read(tmp_path: Path) -> None:
+    path = tmp_path / 'export.npz'
+    written = []
+    with ObservationWriter(path) as writer:
+        for seed in range(3):
+            one = observe(seed)
+            images = {f'observation.images.{key}': v for key, v in one.images.items()}
+            written.append(replace(one, images=images, stamp_ns=seed))
+            writer.add(written[-1], noise=np.zeros((2, 3), np.float32))
+        writer.finish({'policy': 'act'})
+    found = read_observations(path, most=5)
+    for one, other in zip(found, written, strict=True):
+        np.testing.assert_array_equal(one.state, other.state)
         assert one.images.keys() == other.images.keys()
         for key in one.images:
             np.testing.assert_array_equal(one.images[key], other.images[key])
@@ -231,7 +264,11 @@ def test_observations_of_different_kinds_are_refused(tmp_path: Path) -> None:
 def test_what_is_no_file_of_observations_is_named(tmp_path: Path) -> None:
     damaged, uneven, missing = (tmp_path / name for name in ('a.npz', 'b.npz', 'c.npz'))
     damaged.write_bytes(b'PK not a zip')
-    np.savez(uneven, a=np.zeros((2, 3)), b=np.zeros((4, 3)))
-    for path in (damaged, uneven, missing):
-        with pytest.raises(ConfigError, match=path.name):
-            read_observations(path)
+    key = 'observation.images.a'
+    np.savez(uneven, **{key: np.zeros((2, 3)), STATE_KEY: np.zeros((4, 3))})
+    np.savez(tmp_path / 'd.npz', a=np.zeros((2, 3)))
+    np.savez(tmp_path / 'e.npz', **{key: np.array([None, 'x'], dtype=object)})
+    np.savez(tmp_path / 'f.npz', **{key: np.zeros((0, 3))})
+    for path in (damaged, uneven, missing, *(tmp_path / f'{name}.npz' for name in 'def')):
+        with pytest.raises(ConfigError, match=f'{path.name}: .*--export-observations'):
+            read_observations(path, most=4)

@@ -9,6 +9,7 @@ from int8_reference import (
     CPU,
     calibration,
     conv_reference,
+    near_levels,
     nearest_levels,
     needs_int8,
     span,
@@ -17,7 +18,7 @@ from int8_reference import (
 
 from sparkrt_ros.runtime.kernels.forms import ConvForm, ConvWeights, Wires
 from sparkrt_ros.runtime.kernels.int8 import Int8Forms
-from sparkrt_ros.runtime.precision.calibration import Calibration, Range
+from sparkrt_ros.runtime.precision.calibration import Calibration, Levels, Range
 
 pytestmark = needs_int8
 
@@ -59,8 +60,8 @@ def make_weights(
     )
 
 
-def picture(rng: np.random.Generator, channels: int, low: float, high: float) -> np.ndarray:
-    return rng.uniform(low, high, (2, channels, 13, 18)).astype(np.float32)
+def picture(rng: np.random.Generator, channels: int, levels: Levels) -> np.ndarray:
+    return near_levels(rng, levels, (2, channels, 13, 18), axis=1)
 
 
 def tensor(x: np.ndarray) -> torch.Tensor:
@@ -89,7 +90,7 @@ def assert_levels(found: torch.Tensor, wanted: np.ndarray, ranges: Calibration, 
 def test_relu_equals_integer_arithmetic(name: str, low: float, rng: np.random.Generator) -> None:
     weights = make_weights(rng, **SHAPES[name])
     ranges = calibration(x=span(low, 3), y=span(0, 4))
-    x = picture(rng, weights.weight.shape[1], low, 3)
+    x = picture(rng, weights.weight.shape[1], ranges.levels('x'))
     found = conv(weights, ranges, reads='x', writes='y').relu(tensor(x))
     assert found.dtype == torch.uint8
     assert found.is_contiguous(memory_format=torch.channels_last)
@@ -102,7 +103,7 @@ def test_relu_equals_integer_arithmetic(name: str, low: float, rng: np.random.Ge
 def test_a_signed_result_equals_integer_arithmetic(name: str, rng: np.random.Generator) -> None:
     weights = make_weights(rng, **SHAPES[name])
     ranges = calibration(x=span(0, 3), y=span(-5, 3))
-    x = picture(rng, weights.weight.shape[1], 0, 3)
+    x = picture(rng, weights.weight.shape[1], ranges.levels('x'))
     found = conv(weights, ranges, reads='x', writes='y').plain(tensor(x))
     assert_levels(found, conv_reference(x, weights, ranges.levels('x')), ranges, 'y')
 
@@ -111,7 +112,7 @@ def test_a_signed_result_equals_integer_arithmetic(name: str, rng: np.random.Gen
 def test_a_shortcut_is_added_in_bytes(low: float, rng: np.random.Generator) -> None:
     weights = make_weights(rng, inputs=16, outputs=24, kernel=3)
     ranges = calibration(x=span(0, 2), side=span(low, 2.5), y=span(0, 6))
-    x, side = picture(rng, 16, 0, 2), picture(rng, 24, low, 2.5)
+    x, side = picture(rng, 16, ranges.levels('x')), picture(rng, 24, ranges.levels('side'))
     side_levels = nearest_levels(side, ranges.levels('side'), axis=1)
     layer = conv(weights, ranges, reads='x', adds='side', writes='y')
     found = layer.add_relu(tensor(x), tensor(side_levels.astype(np.uint8)))
@@ -125,7 +126,7 @@ def test_bytes_go_in_where_bytes_came_out(rng: np.random.Generator) -> None:
     first = make_weights(rng, inputs=16, outputs=16, kernel=3)
     second = make_weights(rng, inputs=16, outputs=8, kernel=3)
     ranges = calibration(x=span(0, 2), y=span(0, 4), z=span(0, 4))
-    x = picture(rng, 16, 0, 2)
+    x = picture(rng, 16, ranges.levels('x'))
     between = conv(first, ranges, reads='x', writes='y').relu(tensor(x))
     found = conv(second, ranges, reads='y', writes='z').relu(between)
     meant = values_of(between, ranges.levels('y'))
@@ -195,7 +196,7 @@ def test_weights_without_a_value_give_the_bias(rng: np.random.Generator) -> None
     weights = make_weights(rng, inputs=8, outputs=8, kernel=3)
     weights.weight[3] = 0
     ranges = calibration(x=span(0, 1), y=span(0, 3))
-    x = picture(rng, 8, 0, 1)
+    x = picture(rng, 8, ranges.levels('x'))
     found = conv(weights, ranges, reads='x', writes='y').relu(tensor(x))
     step = ranges.levels('y').step[0]
     wanted = max(float(weights.bias[3]), 0)
@@ -207,7 +208,7 @@ def test_a_second_size_of_picture_is_served_as_well(rng: np.random.Generator) ->
     ranges = calibration(x=span(0, 2), y=span(0, 4))
     layer = conv(weights, ranges, reads='x', writes='y')
     for size in ((1, 16, 9, 9), (2, 16, 20, 11), (1, 16, 9, 9)):
-        x = rng.uniform(0, 2, size).astype(np.float32)
+        x = near_levels(rng, ranges.levels('x'), size, axis=1)
         bias = weights.bias.numpy().reshape(1, -1, 1, 1)
         wanted = conv_reference(x, weights, ranges.levels('x')) + bias
         assert_levels(layer.relu(tensor(x)), np.maximum(wanted, 0), ranges, 'y')
@@ -217,6 +218,6 @@ def test_the_same_input_gives_the_same_bytes(rng: np.random.Generator) -> None:
     weights = make_weights(rng, inputs=16, outputs=24, kernel=3)
     ranges = calibration(x=span(0, 2), y=span(0, 4))
     layer = conv(weights, ranges, reads='x', writes='y')
-    x = tensor(picture(rng, 16, 0, 2))
+    x = tensor(picture(rng, 16, ranges.levels('x')))
     first = layer.relu(x)
     assert all(torch.equal(layer.relu(x), first) for _ in range(3))

@@ -12,6 +12,7 @@ from int8_reference import (
     CPU,
     calibration,
     linear_reference,
+    near_levels,
     nearest_levels,
     needs_int8,
     span,
@@ -37,7 +38,8 @@ def operands(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Fresh random weight, bias and input."""
     weight = torch.randn(outputs, inputs) / np.sqrt(inputs)
-    return weight, torch.randn(outputs), torch.randn(rows, inputs)
+    x = near_levels(np.random.default_rng(), RANGES.levels('x'), (rows, inputs), axis=1)
+    return weight, torch.randn(outputs), torch.from_numpy(x)
 
 
 def assert_near(found: torch.Tensor, wanted: np.ndarray) -> None:

@@ -83,7 +83,10 @@ def test_loaded_twice_it_gives_the_same_bits(act_folder: Path) -> None:
 def test_it_is_calibrated_and_judged_by_given_observations(
     act_folder: Path, tmp_path: Path, monkeypatch: Patch, from_file: bool
 ) -> None:
-    given = [observe(seed) for seed in range(9)]
+    given = [
+        replace(one, images={f'observation.images.{k}': v for k, v in one.images.items()})
+        for one in map(observe, range(9))
+    ]
     judged: list[Observation] = []
     gate = planning.gate
 

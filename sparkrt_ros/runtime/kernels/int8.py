@@ -99,6 +99,9 @@ class Int8Conv:
             self._to_bytes = PicturesToBytes(reads, padding=weights.padding)
             self._padding = [0, 0]
         self._packed: dict[tuple[int, ...], Tensor] = {}
+        # Named once: finding the right overload at each call takes as long as a small layer.
+        self._compute = _ops.qconv2d_pointwise.default
+        self._compute_sum = _ops.qconv2d_pointwise.binary
 
     def relu(self, x: Tensor) -> Tensor:
         """See ConvForm."""
@@ -110,7 +113,7 @@ class Int8Conv:
 
     def add_relu(self, x: Tensor, shortcut: Tensor) -> Tensor:
         """See ConvForm."""
-        result: Tensor = _ops.qconv2d_pointwise.binary(
+        result: Tensor = self._compute_sum(
             *self._operands(x),
             shortcut,
             self._sum_bias,
@@ -129,7 +132,7 @@ class Int8Conv:
         return result
 
     def _pointwise(self, x: Tensor, bias: Tensor, activation: str) -> Tensor:
-        result: Tensor = _ops.qconv2d_pointwise(
+        result: Tensor = self._compute(
             *self._operands(x),
             bias,
             *self._geometry(),
@@ -181,6 +184,7 @@ class Int8Linear:
         self._weights = _ops.qlinear_prepack(rounded.values, None), rounded.steps, rounded.zeros
         self._bias = rounded.offset if bias is None else bias + rounded.offset
         self._activation = activation
+        self._compute = _ops.qlinear_pointwise.default
         self._result: tuple[float, int, torch.dtype] = (1.0, 0, torch.float32)
         if activation == 'relu' and writes is not None:
             self._result = (float(writes.step[0]), 0, torch.uint8)
@@ -188,7 +192,7 @@ class Int8Linear:
     def __call__(self, x: Tensor) -> Tensor:
         """See LinearForm."""
         after = 'relu' if self._activation == 'relu' else 'none'
-        y: Tensor = _ops.qlinear_pointwise(
+        y: Tensor = self._compute(
             self._to_bytes(x), 1.0, 0, *self._weights, self._bias, *self._result, after, [], ''
         )
         return F.gelu(y) if self._activation == 'gelu' else y

@@ -7,6 +7,7 @@ decided by the error of the chunks.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
@@ -14,6 +15,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from sparkrt_ros.runtime.kernels.recording import Recorder
+from sparkrt_ros.runtime.malloc import give_back_now
 from sparkrt_ros.runtime.policies.adapter import PolicyAdapter
 from sparkrt_ros.runtime.policies.fused_resnet import FusedResNet
 from sparkrt_ros.runtime.precision.calibration import Calibration
@@ -55,12 +57,11 @@ def calibrate(
     make_session: an executable policy from an adapter. Raises BackendError where int8 cannot
     serve here, or the observations yield no finite ranges.
     """
-    recorder = Recorder(COVERAGES)
-    recording = make_session(reference.recording(recorder))
-    wanted = [recording.infer_normalized(one) for one in samples.calibration]
-    _note_pictures(recorder, recording, samples.calibration[0])
-    found = []
+    recorder, wanted = _record(reference, samples, make_session)
+    best, least = None, float('inf')
     for coverage in COVERAGES:
+        # Of the networks before, at most the best one may still take up memory.
+        gc.collect()
         calibration = Calibration(
             ranges=recorder.ranges(coverage),
             coverage=coverage,
@@ -68,9 +69,27 @@ def calibrate(
             observations=len(samples.calibration),
         )
         adapter = reference.calibrated(calibration)
-        one = Calibrated(adapter=adapter, session=make_session(adapter), calibration=calibration)
-        found.append((_error(one.session, samples.calibration, wanted), one))
-    return min(found, key=lambda pair: pair[0])[1]
+        session = make_session(adapter)
+        error = _error(session, samples.calibration, wanted)
+        if best is None or error < least:
+            best = Calibrated(adapter=adapter, session=session, calibration=calibration)
+            least = error
+        del adapter, session
+    gc.collect()
+    give_back_now()
+    assert best is not None
+    return best
+
+
+def _record(
+    reference: CalibratableAdapter, samples: Samples, make_session: MakeSession
+) -> tuple[Recorder, list[FloatArray]]:
+    """The ranges in fp32, and the chunks."""
+    recorder = Recorder(COVERAGES)
+    session = make_session(reference.recording(recorder))
+    wanted = [session.infer_normalized(one) for one in samples.calibration]
+    _note_pictures(recorder, session, samples.calibration[0])
+    return recorder, wanted
 
 
 def _note_pictures(recorder: Recorder, session: Session, example: Observation) -> None:

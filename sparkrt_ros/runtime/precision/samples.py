@@ -11,6 +11,8 @@ from sparkrt_ros.runtime.types import Capabilities, Observation
 
 CALIBRATED_WITH = 2
 JUDGED_BY = 3
+MOST_RECORDED = 16
+"""Observations to take from a file: more of them make loading longer and hardly a better form."""
 _CALIBRATION_SEED = 1
 _HELD_OUT = 4
 """One of so many recorded observations is held out."""
