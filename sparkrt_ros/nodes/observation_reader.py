@@ -5,6 +5,7 @@ Runs in the inference thread.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ from sparkrt_ros.convert.frame import CameraDecoder
 from sparkrt_ros.nodes.observation_buffer import Sample, Snapshot
 from sparkrt_ros.nodes.observation_intake import STATE, ObservationIntake, Warn
 from sparkrt_ros.nodes.picture_watch import PictureWatch
-from sparkrt_ros.runtime.errors import MessageError, ObservationError, StaleObservation
+from sparkrt_ros.runtime.errors import MessageError, ObservationError
 from sparkrt_ros.runtime.types import Capabilities, ImageArray, Observation
 
 
@@ -52,6 +53,8 @@ class ObservationReader:
         self._contract = contract
         self._warn = warn
         self._last: dict[str, tuple[Sample, ImageArray]] = {}
+        # Why the last picture of a camera was dropped, until one of its pictures decodes.
+        self._undecoded: dict[str, str] = {}
         self._watches = {
             name: PictureWatch()
             for name, camera in intake.cameras.items()
@@ -87,11 +90,22 @@ class ObservationReader:
         """The newest snapshot, its pictures not yet decoded. Raises ObservationError."""
         try:
             return self._buffer.snapshot(now_ns)
-        except StaleObservation as error:
+        except ObservationError as error:
             stale, fault = self._buffer.stale(now_ns), self._intake.state_fault
             if fault is not None and stale == (STATE,):
                 raise fault from None
-            raise _explained(error, self._intake, stale) from None
+            raise _explained(error, self._refusals(stale, where=error.where)) from None
+
+    def _refusals(self, stale: tuple[str, ...], *, where: str) -> list[str]:
+        """What was wrong with the newest messages of ``stale`` streams and of ``where``.
+
+        A camera whose pictures are all damaged is not stale: a new one has always just arrived.
+        """
+        refused, cameras = self._intake.refused, self._intake.cameras
+        topics = re.split(', | and ', where)
+        late = {name: refused[name] for name in stale if name in refused}
+        damaged = {n: why for n, why in self._undecoded.items() if cameras[n].topic in topics}
+        return [*(late | damaged).values()]
 
     def read(self, now_ns: int, *, task: str) -> Reading:
         """The newest observation whose pictures all decode.
@@ -140,11 +154,12 @@ class ObservationReader:
         except MessageError as error:
             raise _Unusable(name, sample, error) from error
         self._last[name] = (sample, image)
+        self._undecoded.pop(name, None)
         return image
 
     def _drop(self, bad: _Unusable) -> None:
         self.bad_messages += 1
-        self._intake.refused[bad.name] = bad.error.found
+        self._undecoded[bad.name] = bad.error.found
         self._buffer.discard(bad.name, bad.sample)
         self._warn(('bad', bad.name), f'message dropped: {bad.error}')
 
@@ -159,16 +174,12 @@ class ObservationReader:
         )
 
 
-def _explained(
-    error: StaleObservation, intake: ObservationIntake, stale: tuple[str, ...]
-) -> StaleObservation:
-    """The error with what was wrong with the newest messages of the ``stale`` streams."""
-    wrong = [intake.refused[name] for name in stale if name in intake.refused]
-    if not wrong:
+def _explained(error: ObservationError, refusals: list[str]) -> ObservationError:
+    if not refusals:
         return error
-    return StaleObservation(
+    return type(error)(
         error.where,
-        found=f'{error.found}; the last message was refused: {", ".join(wrong)}',
+        found=f'{error.found}; the last message was refused: {", ".join(refusals)}',
         expected=error.expected,
         remedy=error.remedy,
     )

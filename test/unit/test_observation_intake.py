@@ -1,5 +1,6 @@
 """From messages to observations: dated, merged by name, decoded only when used."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -65,7 +66,7 @@ CAPABILITIES = Capabilities(
 
 
 class Setup:
-    def __init__(self, robot=None, **options):
+    def __init__(self, robot=None, capabilities=CAPABILITIES, **options):
         self.robot = robot or contract()
         self.warnings = []
         self.intake = ObservationIntake(
@@ -77,13 +78,13 @@ class Setup:
             **options,
         )
         self.reader = ObservationReader(
-            self.intake, self.robot, CAPABILITIES, warn=lambda _, text: self.warnings.append(text)
+            self.intake, self.robot, capabilities, warn=lambda _, text: self.warnings.append(text)
         )
 
-    def image(self, at, *, stamp=None, value=7, size=(4, 6)):
+    def image(self, at, *, camera='front', stamp=None, value=7, size=(4, 6)):
         message = PLAIN.image(np.full((*size, 3), value, np.uint8), 'rgb8')
         message.header = header(ns(at) if stamp is None else stamp)
-        return self.intake.image('front', message, now_ns=ns(at))
+        return self.intake.image(camera, message, now_ns=ns(at))
 
     def joints(self, at, names=('pan', 'grip'), values=(1.0, 0.5), *, stream='joints', stamp=None):
         stamp_ns = ns(at) if stamp is None else stamp
@@ -138,6 +139,47 @@ def test_a_picture_that_cannot_be_decoded_gives_way_to_the_one_before():
     setup.joints(0.25)
     with pytest.raises(StaleObservation, match=r'^front: found 0\.250 s old'):
         setup.read(0.25)
+
+
+def two_cameras():
+    """A contract and capabilities with a camera 'wrist' beside 'front'."""
+    robot, key = contract(), 'observation.images.wrist'
+    wrist = replace(robot.cameras[0], name='wrist', key=key, topic='wrist')
+    shapes = {**CAPABILITIES.image_shapes, key: (3, 4, 6)}
+    return (
+        replace(robot, cameras=(*robot.cameras, wrist)),
+        replace(CAPABILITIES, image_shapes=shapes),
+    )
+
+
+@pytest.mark.parametrize('late', ['front', 'wrist'], ids='{}_is_last'.format)
+def test_a_camera_whose_pictures_are_all_damaged_is_named_with_the_reason(late):
+    setup = Setup(*two_cameras())
+    early = {'front': 'wrist', 'wrist': 'front'}[late]
+    found = []
+    for tick in range(20):
+        at, size = tick / 30, (5, 5) if tick else (4, 6)
+        setup.joints(at)
+        for camera, behind in ((early, 0.0), (late, 0.01)):
+            setup.image(at + behind, camera=camera, size=size if camera == 'front' else (4, 6))
+            try:
+                setup.read(at + behind)
+            except ObservationError as error:
+                found.append((at, str(error)))
+    said = [text for at, text in found if at > 0.15]
+    assert len(said) >= 20
+    for text in said:
+        assert text.startswith('front')
+        assert '5x5' in text
+    setup.image(0.7, size=(4, 6))
+    setup.image(0.7, camera='wrist')
+    setup.joints(0.7)
+    setup.read(0.7)
+    setup.joints(1.0)
+    setup.image(1.0)
+    with pytest.raises(StaleObservation, match=r'^wrist: ') as error:
+        setup.read(1.0)
+    assert 'refused' not in str(error.value)
 
 
 def test_zero_stamps_are_refused_with_a_warning():
