@@ -225,13 +225,15 @@ class Stack:
         )
 
     def pause_after(self, begin_ns: int) -> Pause:
-        """The first hold that began after ``begin_ns``, with the stop that ended it.
+        """The first stop after ``begin_ns``, with the hold before it.
 
         Checks that it lasted for ``hold_s`` to the tick, and that nothing was sent after it.
         """
-        hold_ns = self.ticks.wait_for('holding', after_ns=begin_ns)
-        stop_ns = self.ticks.wait_for('stopped', after_ns=hold_ns)
+        stop_ns = self.ticks.wait_for('stopped', after_ns=begin_ns)
         ticks = self.ticks.all
+        # A busy machine may have held for a moment before that.
+        moved_ns = max(t.time_ns for t in ticks if t.time_ns < stop_ns and t.state == MOVING)
+        hold_ns = min(t.time_ns for t in ticks if t.time_ns > moved_ns and t.state == 'holding')
         hold_s = self.contract.hold_s
         for tick in ticks:
             if hold_ns <= tick.time_ns <= stop_ns:

@@ -19,6 +19,7 @@ from typing import Any
 
 from rclpy.clock import Clock
 from rclpy.clock_type import ClockType
+from rclpy.duration import Duration
 from rclpy.exceptions import InvalidHandle
 from std_srvs.srv import Trigger
 
@@ -60,6 +61,8 @@ from sparkrt_ros.runtime.types import ActionChunk
 
 # Exit code after a fault that only a new process can cure.
 FAULT = 3
+# What a process that ends by itself waits at most for its last status to arrive.
+LAST_STATUS = Duration(seconds=1.0)
 # The ROS thread waits this long at most for the inference thread to look at what arrived.
 HAND_OVER_S = 0.002
 NOTHING_LOADED = 'no policy loaded'
@@ -342,6 +345,8 @@ class PolicyNode(Changeover):
         self._thread.repeat(None)
         self._fault = fault
         self.publish_status()
+        # The message lies in memory that goes with the process.
+        self._status.wait_for_all_acked(LAST_STATUS)
         self.fail(fault, exit_code=FAULT)
 
     def _health(self, row: Callable[[PolicyFacts], Health]) -> Health:

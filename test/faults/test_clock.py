@@ -27,6 +27,7 @@ class SimulatedWorld:
         self._steps = 0
         self._clock = stack.peer.publisher(Clock, '/clock', qos.DIAGNOSTICS)
         self.stands = False
+        self.shows = True
         stack.peer.every(STEP_NS / 1e9, self._tick)
 
     @property
@@ -52,7 +53,7 @@ class SimulatedWorld:
         fill_stamp(message.clock, now_ns)
         self._clock.publish(message)
         self._stack.feed.send_joints(stamp_ns=now_ns)
-        if self._steps % 3 == 0:
+        if self.shows and self._steps % 3 == 0:
             for name in ('front', 'wrist'):
                 self._stack.feed.send_image(name, stamp_ns=now_ns)
 
@@ -90,9 +91,12 @@ def test_a_jump_back_voids_everything_and_it_goes_on_by_itself(stack, world):
 
 def test_a_jump_ahead_ends_the_actions_and_it_goes_on_by_itself(stack, world):
     stack.policy.chunks.wait_for()
+    # A busy streamer may get a chunk of the new time with its clock: none is made before it held.
+    world.shows = False
     before_ns = world.jump(FAR_NS)
     ahead_ns = before_ns + FAR_NS
     first_ns = stack.ticks.wait_for('holding', after_ns=ahead_ns)
+    world.shows = True
     stack.wait_streaming(after_ns=first_ns)
     late = [t for t in stack.ticks.all if t.time_ns >= ahead_ns]
     assert late[0].state == 'holding', 'nothing from before the jump is played'
