@@ -70,15 +70,14 @@ class TickLog(Inbox):
         with self._changed:
             return list(self._ticks)
 
-    def wait_for(self, state: str, *, after_ns: int = 0) -> int:
-        """Time of the first tick later than ``after_ns`` that ended in ``state``."""
-
+    def wait_for(self, state: str, *, after_ns: int = 0, before_ns: int = sys.maxsize) -> int:
+        """Time of the first tick between these times that ended in ``state``."""
         deadline = time.monotonic() + LIMIT_S
         seen = 0
         with self._changed:
             while True:
                 for tick in self._ticks[seen:]:
-                    if tick.time_ns > after_ns and tick.state == state:
+                    if after_ns < tick.time_ns < before_ns and tick.state == state:
                         return tick.time_ns
                 seen = len(self._ticks)
                 left = deadline - time.monotonic()
