@@ -19,16 +19,16 @@ from std_srvs.srv import Trigger
 
 from sparkrt.msg import ActionChunk as ActionChunkMessage
 from sparkrt.msg import PolicyStatus, StreamerProgress, StreamerStatus
-from sparkrt_ros.convert.contract import load_contract
+from sparkrt_ros.convert.contract import RobotContract
+from sparkrt_ros.convert.contract_change import check_only_limits_differ
 from sparkrt_ros.convert.time import stamp_to_ns
-from sparkrt_ros.convert.urdf import narrow_contract
 from sparkrt_ros.nodes import qos
-from sparkrt_ros.nodes.control_loop import settle_process
+from sparkrt_ros.nodes.control_loop import check_rate, settle_process
 from sparkrt_ros.nodes.diagnostics import Diagnostics
 from sparkrt_ros.nodes.parameter_spec import Value
 from sparkrt_ros.nodes.shutdown import StopToken, run_node
 from sparkrt_ros.nodes.streamer_parameters import STREAMER_PARAMETERS, check_values
-from sparkrt_ros.nodes.streamer_parts import StreamerParts, read_chunk
+from sparkrt_ros.nodes.streamer_parts import StreamerParts, read_chunk, read_contract
 from sparkrt_ros.nodes.streamer_report import StreamerReport
 from sparkrt_ros.nodes.streamer_status import (
     progress_message,
@@ -84,14 +84,14 @@ class ActionStreamer(ManagedNode):
         )
         for name, act in (('reset', self.reset), ('pause', self.pause), ('resume', self.resume)):
             self.create_service(Trigger, f'~/{name}', self._answer(act))
+        self._next_contract: RobotContract | None = None
+        self.parameters.veto = self._veto
         self.parameters.on_change(self._parameters_changed)
 
     # Lifecycle
 
     def configure(self) -> None:
-        contract = load_contract(self.parameters['robot'])
-        if self.parameters['robot_description']:
-            contract = narrow_contract(contract, self.parameters['robot_description'])
+        contract = read_contract(self.parameters.values)
         self._parts = StreamerParts(
             self,
             contract,
@@ -193,8 +193,22 @@ class ActionStreamer(ManagedNode):
         if 'status.rate_hz' in changed:
             self._status_timer.timer_period_ns = round(1e9 / self.parameters['status.rate_hz'])
         self._trace.enabled = self.parameters['trace']
-        if self._parts is not None:
-            self._parts.apply(values)
+        if self._parts is None:
+            return
+        contract = self._next_contract if 'robot' in changed else None
+        self._parts.apply(values, contract=contract)
+        if contract is not None:
+            self._diagnostics.hardware_id = contract.name
+            self.get_logger().info(f'limits of {contract.name} ({contract.source}) from now on')
+
+    def _veto(self, values: Mapping[str, Value], changed: frozenset[str]) -> None:
+        """Refuse a contract of another robot than the one that is configured."""
+        self._next_contract = None
+        if 'robot' in changed and self._parts is not None:
+            contract = read_contract(values)
+            check_only_limits_differ(self._parts.contract, contract)
+            check_rate(contract.control_rate_hz)
+            self._next_contract = contract
 
     def _control_failed(self, error: Exception) -> None:
         """On the control thread, which ends after this."""

@@ -52,6 +52,10 @@ class CommandOutlet:
         self.enabled = True
         self.reset_counters()
 
+    def set_period(self, period_s: float) -> None:
+        """Commands come this far apart from now on."""
+        self._commands.set_period(period_s)
+
     def reset_counters(self) -> None:
         self.published = 0
         self.undelivered = 0

@@ -9,8 +9,9 @@ import numpy as np
 from rclpy.node import Node
 
 from sparkrt.msg import ActionChunk as ActionChunkMessage
-from sparkrt_ros.convert.contract import RobotContract
+from sparkrt_ros.convert.contract import RobotContract, load_contract
 from sparkrt_ros.convert.time import stamp_to_ns
+from sparkrt_ros.convert.urdf import narrow_contract
 from sparkrt_ros.nodes import qos
 from sparkrt_ros.nodes.control_loop import (
     ControlLoop,
@@ -59,8 +60,10 @@ class StreamerParts:
         self._on_error = on_error
         self._trace = trace
         self._values = values
+        self._priority = 0
         self.outlet = CommandOutlet(node, contract, events)
         self.outlet.enabled = bool(values['control.enabled'])
+        self.outlet.set_period(1.0 / self.rate_hz)
         self.core = StreamerCore.for_robot(
             contract, period_s=1.0 / self.rate_hz, outlet=self.outlet, notify=notify
         )
@@ -95,13 +98,19 @@ class StreamerParts:
     def now_ns(self) -> int:
         return int(self._node.get_clock().now().nanoseconds)
 
-    def apply(self, values: Values) -> None:
-        """Take changed live parameters between two ticks."""
+    def apply(self, values: Values, *, contract: RobotContract | None = None) -> None:
+        """Take changed live parameters between two ticks.
+
+        contract: go on with the limits of this one; it passed ``check_only_limits_differ``.
+        """
         self._values = values
+        if contract is not None:
+            self.contract = contract
+        self._set_priority()
         self.core.watch(self._trace if self._trace.enabled else None)
         self.pose.set_rate()
-        self.core.set_options(self._options())
-        self.core.period_s = 1.0 / self.rate_hz
+        limits = None if contract is None else contract.action_limits
+        self.core.set_options(self._options(), limits=limits)
         self.loop.rate_hz = self.rate_hz
         enabled = bool(values['control.enabled'])
         if enabled != self.outlet.enabled:
@@ -135,17 +144,23 @@ class StreamerParts:
             self._deliver(Pose(values=nothing, fresh_until_ns=2**62, number=1))
         self.core.activate(self.now_ns())
         self.loop.start()
-        priority = int(self._values['control.realtime_priority'])
-        if priority:
-            # This thread holds the interpreter at times; see control_loop.
-            set_realtime(max(1, priority - 1))
+        self._set_priority()
 
     def stop(self, *, timeout_s: float = 1.0) -> bool:
         """Nothing is sent once this returns; whether the control thread has ended too."""
-        if self._values['control.realtime_priority']:
+        if self._priority:
             set_realtime(0)
+            self._priority = 0
         self.core.deactivate(self.now_ns())
         return self.loop.stop(timeout_s=timeout_s)
+
+    def _set_priority(self) -> None:
+        """Of the control thread, and of this one, which holds the interpreter at times."""
+        priority = int(self._values['control.realtime_priority'])
+        if self.loop.running and priority != self._priority:
+            self.loop.priority = priority
+            set_realtime(max(1, priority - 1) if priority else 0)
+            self._priority = priority
 
     def close(self) -> None:
         self.stop()
@@ -154,6 +169,10 @@ class StreamerParts:
         self.outlet.close()
 
     def _tick(self) -> None:
+        period_s = self.loop.period_s
+        if period_s != self.core.period_s:  # with the first command at the new rate
+            self.core.period_s = period_s
+            self.outlet.set_period(period_s)
         self.core.tick(self.now_ns())
 
     def _deliver(self, pose: Pose) -> None:
@@ -187,6 +206,13 @@ class StreamerParts:
             blend_s=float(self._values['chunking.blend_s']),
             blend_in_s=float(self._values['guard.blend_in_s']),
         )
+
+
+def read_contract(values: Values) -> RobotContract:
+    """The contract of these parameters, narrowed by ``robot_description`` where there is one."""
+    contract = load_contract(str(values['robot']))
+    urdf = str(values['robot_description'])
+    return narrow_contract(contract, urdf) if urdf else contract
 
 
 def read_chunk(message: ActionChunkMessage) -> ActionChunk:
