@@ -44,7 +44,7 @@ class CommandOutlet:
             bool(contract.velocity_mask[contract.output_columns(group)].any())
             for group in contract.outputs
         ]
-        self._preview: Any = node.create_publisher(JointState, PREVIEW_TOPIC, qos.COMMAND)
+        self._preview = qos.create_report_publisher(node, JointState, PREVIEW_TOPIC, qos.COMMAND)
         self._preview_message = JointState(
             name=list(contract.action), position=array.array('d', bytes(8 * len(contract.action)))
         )

@@ -13,6 +13,7 @@ from sparkrt_ros.convert.contract import RobotContract, load_contract
 from sparkrt_ros.convert.time import stamp_to_ns
 from sparkrt_ros.convert.urdf import narrow_contract
 from sparkrt_ros.nodes import qos
+from sparkrt_ros.nodes.beat import Beat
 from sparkrt_ros.nodes.control_loop import (
     ControlLoop,
     MonotonicPacer,
@@ -37,7 +38,9 @@ Values = Mapping[str, Any]
 class StreamerParts:
     """One robot's core, control loop, command publishers and joint subscriptions.
 
+    beat: of the ROS thread, which polls the joint states.
     trace: told what arrives and what is done while it is enabled.
+    poll: called from the control thread before each tick in real time, to take what arrived.
     notify: called from the control thread when a chunk was taken or the state changed.
     on_error: called from the control thread with what a tick raised; the loop has ended then.
     """
@@ -49,7 +52,9 @@ class StreamerParts:
         values: Values,
         events: qos.QosEvents,
         *,
+        beat: Beat,
         trace: StreamerTrace,
+        poll: Callable[[], None],
         notify: Callable[[], None],
         on_error: Callable[[Exception], None],
     ) -> None:
@@ -59,6 +64,7 @@ class StreamerParts:
         self._node = node
         self._on_error = on_error
         self._trace = trace
+        self._poll = poll
         self._values = values
         self._priority = 0
         self.outlet = CommandOutlet(node, contract, events)
@@ -69,7 +75,7 @@ class StreamerParts:
         )
         self.core.watch(trace if trace.enabled else None)
         self.core.set_options(self._options())
-        self.pose = PoseSource(node, contract, self._deliver, trace=trace)
+        self.pose = PoseSource(node, contract, self._deliver, beat=beat, trace=trace)
         self._pacer = self._make_pacer()
         self.loop = self._make_loop()
 
@@ -173,6 +179,8 @@ class StreamerParts:
         if period_s != self.core.period_s:  # with the first command at the new rate
             self.core.period_s = period_s
             self.outlet.set_period(period_s)
+        if not self.simulated:
+            self._poll()
         self.core.tick(self.now_ns())
 
     def _deliver(self, pose: Pose) -> None:

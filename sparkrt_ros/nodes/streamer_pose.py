@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from rclpy.callback_groups import CallbackGroup
-from rclpy.clock import Clock
-from rclpy.clock_type import ClockType
-from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.node import Node
 
 from sparkrt_ros.convert.contract import STATE_TYPES, RobotContract, StateStream
 from sparkrt_ros.nodes import qos
+from sparkrt_ros.nodes.beat import Beat
+from sparkrt_ros.nodes.polled import PolledSubscription
 from sparkrt_ros.nodes.pose_merger import PoseMerger
 from sparkrt_ros.nodes.streamer_core import Pose
 from sparkrt_ros.nodes.streamer_outlet import message_class
@@ -26,23 +24,6 @@ SLOWEST_POLL_HZ = 50.0
 FASTEST_HZ = 500.0
 
 
-class PolledGroup(CallbackGroup):
-    """Keeps the executor away from subscriptions that are polled.
-
-    Drivers publish joints at up to 1 kHz. Each wake-up of an rclpy executor costs more than the
-    message, and the control thread has to wait for the interpreter meanwhile.
-    """
-
-    def can_execute(self, entity: Any) -> bool:
-        return False
-
-    def beginning_execution(self, entity: Any) -> bool:
-        return True
-
-    def ending_execution(self, entity: Any) -> None:
-        pass
-
-
 class PoseSource:
     """Subscribes to the contract's joint topics and feeds a PoseMerger, many messages at once."""
 
@@ -52,12 +33,12 @@ class PoseSource:
         contract: RobotContract,
         deliver: Callable[[Pose], None],
         *,
+        beat: Beat,
         trace: StreamerTrace,
     ) -> None:
         self._node = node
         self._trace = trace
         self._log = ThrottledLog(node.get_logger())
-        self._group = PolledGroup()
         self.merger = PoseMerger(contract, deliver)
         self._subscriptions = {
             stream.name: self._subscribe(stream) for stream in contract.state_streams
@@ -66,21 +47,24 @@ class PoseSource:
         self._rate_hz = min(
             max(POLLS_PER_AGE / min(ages_s, default=1.0), SLOWEST_POLL_HZ), FASTEST_HZ
         )
-        steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self._timer = node.create_timer(1.0 / self._rate_hz, self.poll, clock=steady)
+        self._task = beat.every(self._rate_hz, self.poll)
         self.set_rate()
 
     def set_rate(self) -> None:
         """Poll as fast as may be while somebody waits for the trace of each message."""
-        rate_hz = FASTEST_HZ if self._trace.enabled else self._rate_hz
-        self._timer.timer_period_ns = round(1e9 / rate_hz)
+        self._task.rate_hz = FASTEST_HZ if self._trace.enabled else self._rate_hz
 
     def poll(self) -> None:
         """Take every message that has arrived."""
         news = False
         for name, subscription in self._subscriptions.items():
-            while taken := subscription.handle.take_message(subscription.msg_type, False):  # noqa: FBT003
-                news = self._take(name, taken[0]) or news
+            if self._trace.enabled:
+                taken = [self._take(name, message) for message in subscription.take()]
+            else:
+                # Of one publisher's joints the newest good message is all that matters.
+                lists = by_names(subscription.take())
+                taken = [any(self._take(name, m) for m in newest_first) for newest_first in lists]
+            news = news or any(taken)
         if news:
             self.merger.deliver(self._now_ns())
         self._trace.publish()
@@ -91,9 +75,9 @@ class PoseSource:
         return tuple(s.topic_name for s in subscriptions if s.get_publisher_count() == 0)
 
     def close(self) -> None:
-        self._node.destroy_timer(self._timer)
+        self._task.cancel()
         for subscription in self._subscriptions.values():
-            self._node.destroy_subscription(subscription)
+            subscription.destroy()
         self._subscriptions = {}
 
     def _take(self, name: str, message: Any) -> bool:
@@ -112,14 +96,27 @@ class PoseSource:
     def _now_ns(self) -> int:
         return int(self._node.get_clock().now().nanoseconds)
 
-    def _subscribe(self, stream: StateStream) -> Any:
-        # No events: each message would wake the executor for them, and there is nothing to tell,
-        # since a best-effort, volatile subscription fits every publisher.
-        return self._node.create_subscription(
-            message_class(STATE_TYPES[stream.type]),
-            stream.topic,
-            lambda _: None,
-            qos.STATE,
-            callback_group=self._group,
-            event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
+    def _subscribe(self, stream: StateStream) -> PolledSubscription:
+        # No events, since a best-effort, volatile subscription fits every publisher.
+        return PolledSubscription(
+            self._node, message_class(STATE_TYPES[stream.type]), stream.topic, qos.STATE
         )
+
+
+def by_names(messages: Iterable[Any]) -> list[list[Any]]:
+    """The messages that name the same joints, each such list from the newest stamp to the oldest.
+
+    Messages without names or stamps count as of one layout and one time.
+    """
+    lists: dict[tuple[str, ...], list[Any]] = {}
+    for message in messages:
+        lists.setdefault(tuple(getattr(message, 'name', ())), []).append(message)
+    for found in lists.values():
+        found.reverse()  # sorting keeps the order of equal stamps: the last to arrive comes first
+        found.sort(key=_time, reverse=True)
+    return list(lists.values())
+
+
+def _time(message: Any) -> tuple[int, int]:
+    header = getattr(message, 'header', None)
+    return (0, 0) if header is None else (header.stamp.sec, header.stamp.nanosec)
