@@ -7,13 +7,24 @@ is wanted by the control thread, which wakes up often enough by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from rclpy.callback_groups import CallbackGroup
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
+
+# What ages is looked for this often within the time it may be old.
+POLLS_PER_AGE = 5.0
+SLOWEST_POLL_HZ = 50.0
+FASTEST_POLL_HZ = 500.0
+
+
+def poll_rate_hz(max_ages_s: Iterable[float]) -> float:
+    """How often to poll streams that may be as old as that."""
+    rate_hz = max(POLLS_PER_AGE / min(max_ages_s, default=1.0), SLOWEST_POLL_HZ)
+    return min(rate_hz, FASTEST_POLL_HZ)
 
 
 class PolledGroup(CallbackGroup):

@@ -31,6 +31,8 @@ def _profile(
 # Inputs. A best-effort subscription matches every publisher.
 CAMERA = _profile(reliable=False, depth=5)
 STATE = _profile(reliable=False, depth=20)
+# Taken many at once, of which none should be missing.
+STATE_BATCH = _profile(reliable=False, depth=100)
 # Outputs and what travels between the nodes. Reliable, since that satisfies every subscription.
 COMMAND = _profile(reliable=True, depth=1)
 CHUNK = _profile(reliable=True, depth=2)

@@ -10,18 +10,13 @@ from rclpy.node import Node
 from sparkrt_ros.convert.contract import STATE_TYPES, RobotContract, StateStream
 from sparkrt_ros.nodes import qos
 from sparkrt_ros.nodes.beat import Beat
-from sparkrt_ros.nodes.polled import PolledSubscription
+from sparkrt_ros.nodes.polled import FASTEST_POLL_HZ, PolledSubscription, poll_rate_hz
 from sparkrt_ros.nodes.pose_merger import PoseMerger
 from sparkrt_ros.nodes.streamer_core import Pose
 from sparkrt_ros.nodes.streamer_outlet import message_class
 from sparkrt_ros.nodes.streamer_trace import StreamerTrace
 from sparkrt_ros.nodes.throttle import ThrottledLog
 from sparkrt_ros.runtime.errors import MessageError
-
-# A pose is looked for this often within the time it may be old.
-POLLS_PER_AGE = 5.0
-SLOWEST_POLL_HZ = 50.0
-FASTEST_HZ = 500.0
 
 
 class PoseSource:
@@ -43,16 +38,13 @@ class PoseSource:
         self._subscriptions = {
             stream.name: self._subscribe(stream) for stream in contract.state_streams
         }
-        ages_s = [stream.max_age_s for stream in contract.state_streams]
-        self._rate_hz = min(
-            max(POLLS_PER_AGE / min(ages_s, default=1.0), SLOWEST_POLL_HZ), FASTEST_HZ
-        )
+        self._rate_hz = poll_rate_hz(stream.max_age_s for stream in contract.state_streams)
         self._task = beat.every(self._rate_hz, self.poll)
         self.set_rate()
 
     def set_rate(self) -> None:
         """Poll as fast as may be while somebody waits for the trace of each message."""
-        self._task.rate_hz = FASTEST_HZ if self._trace.enabled else self._rate_hz
+        self._task.rate_hz = FASTEST_POLL_HZ if self._trace.enabled else self._rate_hz
 
     def poll(self) -> None:
         """Take every message that has arrived."""
