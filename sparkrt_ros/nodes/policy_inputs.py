@@ -21,7 +21,6 @@ from rclpy.subscription import Subscription
 from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import Float64MultiArray
 
-from sparkrt_ros.convert.contract import StreamTiming
 from sparkrt_ros.nodes import qos
 from sparkrt_ros.nodes.observation_intake import ObservationIntake
 from sparkrt_ros.nodes.policy_health import lost_text
@@ -66,7 +65,7 @@ class PolicyInputs:
             self._subscribe(kind, camera.topic, store, qos.CAMERA, events)
         for stream in intake.state_streams.values():
             kind = _STATE_MESSAGES[stream.type]
-            if intake.cameras and _dated_by_header(stream.timing):
+            if intake.cameras and stream.timing.by_header_alone and stream.timing.align == 'asof':
                 take = partial(self._take, stream.name, intake.joints)
                 polled = PolledSubscription(node, kind, stream.topic, qos.STATE_BATCH)
                 self._polled.append((polled, take))
@@ -149,8 +148,3 @@ class PolicyInputs:
     def _note_lost(self, topic: str, event: Any) -> None:
         self.lost[topic] = event.total_count
         self._log.warning(topic, lost_text({topic: event.total_count}))
-
-
-def _dated_by_header(timing: StreamTiming) -> bool:
-    """Whether it makes no difference when a message of such a stream is looked at."""
-    return timing.clock == 'header' and timing.zero_stamp == 'refuse' and timing.align == 'asof'

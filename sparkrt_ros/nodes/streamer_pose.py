@@ -32,11 +32,18 @@ class PoseSource:
         trace: StreamerTrace,
     ) -> None:
         self._node = node
+        self._contract = contract
         self._trace = trace
         self._log = ThrottledLog(node.get_logger())
         self.merger = PoseMerger(contract, deliver)
         self._subscriptions = {
             stream.name: self._subscribe(stream) for stream in contract.state_streams
+        }
+        # Where arrival dates a message, it must be looked at in the order of arrival.
+        self._wanted = {
+            stream.name: self._names(stream)
+            for stream in contract.state_streams
+            if stream.timing.by_header_alone
         }
         self._rate_hz = poll_rate_hz(stream.max_age_s for stream in contract.state_streams)
         self._task = beat.every(self._rate_hz, self.poll)
@@ -50,16 +57,26 @@ class PoseSource:
         """Take every message that has arrived."""
         news = False
         for name, subscription in self._subscriptions.items():
-            if self._trace.enabled:
-                taken = [self._take(name, message) for message in subscription.take()]
+            if self._trace.enabled or name not in self._wanted:
+                for message in subscription.take():
+                    news = self._take(name, message) or news
             else:
-                # Of one publisher's joints the newest good message is all that matters.
-                lists = by_names(subscription.take())
-                taken = [any(self._take(name, m) for m in newest_first) for newest_first in lists]
-            news = news or any(taken)
+                news = self._take_newest(name, subscription.newest_first()) or news
         if news:
             self.merger.deliver(self._now_ns())
         self._trace.publish()
+
+    def _take_newest(self, name: str, newest_first: Iterable[Any]) -> bool:
+        """Take good messages until all joints of a topic have come; whether there was any."""
+        wanted, covered = self._wanted[name], set[str]()
+        for message in newest_first:
+            names = set(getattr(message, 'name', wanted))
+            if names <= covered or not self._take(name, message):
+                continue
+            covered |= names
+            if covered >= wanted:
+                break
+        return bool(covered)
 
     def unmatched(self) -> tuple[str, ...]:
         """Topics that nobody publishes."""
@@ -85,6 +102,12 @@ class PoseSource:
             return False
         return True
 
+    def _names(self, stream: StateStream) -> frozenset[str]:
+        """What its messages call the joints that the pose needs of it."""
+        joints = self._contract.stream_joints(stream)
+        names = dict(zip(joints, stream.message_names or joints, strict=True))
+        return frozenset(names[joint] for joint in joints if joint in self.merger.joints)
+
     def _now_ns(self) -> int:
         return int(self._node.get_clock().now().nanoseconds)
 
@@ -93,22 +116,3 @@ class PoseSource:
         return PolledSubscription(
             self._node, message_class(STATE_TYPES[stream.type]), stream.topic, qos.STATE
         )
-
-
-def by_names(messages: Iterable[Any]) -> list[list[Any]]:
-    """The messages that name the same joints, each such list from the newest stamp to the oldest.
-
-    Messages without names or stamps count as of one layout and one time.
-    """
-    lists: dict[tuple[str, ...], list[Any]] = {}
-    for message in messages:
-        lists.setdefault(tuple(getattr(message, 'name', ())), []).append(message)
-    for found in lists.values():
-        found.reverse()  # sorting keeps the order of equal stamps: the last to arrive comes first
-        found.sort(key=_time, reverse=True)
-    return list(lists.values())
-
-
-def _time(message: Any) -> tuple[int, int]:
-    header = getattr(message, 'header', None)
-    return (0, 0) if header is None else (header.stamp.sec, header.stamp.nanosec)

@@ -90,6 +90,17 @@ def test_without_a_callback_it_is_always_polled(rig: Rig):
     assert polled.topic_name == '/words'
 
 
+def test_the_newest_come_first_on_request_and_the_rest_is_gone(rig: Rig):
+    polled = PolledSubscription(rig.node, String, 'words', qos.CHUNKS_TAKEN)
+    publisher = rig.node.create_publisher(String, 'words', qos.CHUNKS_TAKEN)
+    assert rig.turn_until(lambda: publisher.get_subscription_count() == 1)
+    for word in 'abc':
+        publisher.publish(String(data=word))
+    assert rig.turn_until(publisher.wait_for_all_acked)
+    assert next(polled.newest_first()).data == 'c'
+    assert list(polled.take()) == []
+
+
 def test_what_does_not_fit_is_told_also_while_it_is_polled(rig: Rig):
     events = qos.QosEvents(rig.node)
     polled = PolledSubscription(
