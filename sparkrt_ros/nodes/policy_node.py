@@ -123,7 +123,7 @@ class PolicyNode(Changeover):
             qos.CHUNK,
             event_callbacks=self._events.for_publisher('~/action_chunk'),
         )
-        self._status = self.create_publisher(PolicyStatus, '~/status', qos.STATUS)
+        self._status = qos.create_report_publisher(self, PolicyStatus, '~/status', qos.STATUS)
         self._status_timer = self.create_timer(
             1.0 / self.parameters['status.rate_hz'],
             self._report,
