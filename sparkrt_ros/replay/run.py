@@ -23,13 +23,13 @@ from sparkrt_ros.replay.arms import ArmSpec, RunningArm, load_arm, node_values
 from sparkrt_ros.replay.bag import Bag, open_bag
 from sparkrt_ros.replay.judge import ThresholdTable
 from sparkrt_ros.replay.lerobot import LeRobotFiles
-from sparkrt_ros.replay.noise import chunk_noise
 from sparkrt_ros.replay.offline import Observed, Replay, ReplayOptions
 from sparkrt_ros.replay.prefetch import Prefetch
 from sparkrt_ros.replay.result import ParityResult
 from sparkrt_ros.replay.summary import Findings, summarize
 from sparkrt_ros.replay.worst import WorstFrames
 from sparkrt_ros.runtime.errors import BackendError, ConfigError, ObservationError
+from sparkrt_ros.runtime.noise import chunk_noise
 
 # Called with what is being done and how much of it is done, 0 to 1; None: unknown.
 Progress = Callable[[str, float | None], None]
@@ -241,7 +241,7 @@ class _Run:
             loaded,
             replace(options, with_commands=self._options.against_recorded),
             pacing=pacing_config(self._values, loaded),
-            task=str(self._values['task']),
+            task=str(self._values['prompt']),
             max_skew_s=skew_s,
         )
 

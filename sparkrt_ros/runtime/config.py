@@ -21,7 +21,7 @@ from sparkrt_ros.runtime.vla_config import VlaConfig
 
 PRECISIONS = tuple(TIERS)
 BACKENDS = ('auto', *BACKEND_NAMES)
-MODES = ('auto', 'queue', 'ensemble')
+MODES = ('auto', 'queue', 'ensemble', 'rtc')
 _DEVICES = re.compile(r'auto|cpu|cuda(:\d+)?')
 
 
@@ -37,9 +37,10 @@ class RuntimeConfig:
     compile_mode: of ``torchcompile``.
     device: ``auto`` (the first CUDA device, else the CPU), ``cpu``, ``cuda`` or ``cuda:N``.
     mode: ``queue`` plays the first n_action_steps rows of a chunk and then infers again,
-        ``ensemble`` infers at every step and averages over chunks, ``auto`` takes the one the
-        checkpoint was configured for.
-    n_action_steps: rows played per inference in queue mode, at most the chunk size.
+        ``ensemble`` infers at every step and averages over chunks, ``rtc`` is ``queue`` with
+        every chunk going on from the rest of the one before (needs ``vla.rtc``), ``auto`` takes
+        the one the checkpoint was configured for.
+    n_action_steps: rows played per inference in modes queue and rtc, at most the chunk size.
     temporal_ensemble_coeff: above 0 favours older chunks, below 0 newer ones.
     num_threads: CPU threads of torch, for the whole process; None leaves them alone. 0: on a CPU,
         the fastest of a few counts that are tried. Results may differ in their last bits between
@@ -135,9 +136,11 @@ def resolve_mode(config: RuntimeConfig, capabilities: Capabilities) -> SessionMo
     if config.temporal_ensemble_coeff is not None:
         raise ConfigError(
             'temporal_ensemble_coeff',
-            found=f"{config.temporal_ensemble_coeff} with mode 'queue'",
+            found=f"{config.temporal_ensemble_coeff} with mode '{_queued(config)}'",
             expected="no coefficient, or mode 'ensemble'",
         )
+    if config.mode == 'rtc' and not capabilities.supports_rtc:
+        raise _no_rtc(config, capabilities)
     steps = config.n_action_steps or capabilities.n_action_steps
     if steps > capabilities.chunk_size:
         raise ConfigError(
@@ -145,7 +148,7 @@ def resolve_mode(config: RuntimeConfig, capabilities: Capabilities) -> SessionMo
             found=str(steps),
             expected=f'at most the chunk size of the policy, {capabilities.chunk_size}',
         )
-    return SessionMode(name='queue', n_action_steps=steps)
+    return SessionMode(name=_queued(config), n_action_steps=steps)
 
 
 def check_device_name(name: str) -> None:
@@ -159,6 +162,27 @@ def _wants_ensemble(config: RuntimeConfig, capabilities: Capabilities) -> bool:
         return config.mode == 'ensemble'
     coefficients = (config.temporal_ensemble_coeff, capabilities.temporal_ensemble_coeff)
     return any(coefficient is not None for coefficient in coefficients)
+
+
+def _queued(config: RuntimeConfig) -> str:
+    return 'rtc' if config.mode == 'rtc' else 'queue'
+
+
+def _no_rtc(config: RuntimeConfig, capabilities: Capabilities) -> ConfigError:
+    kind = capabilities.model_type
+    if capabilities.is_iterative:
+        return ConfigError(
+            'mode',
+            found="'rtc', with vla.rtc off",
+            expected='vla.rtc, so that a chunk can be told what it goes on from',
+            remedy='load the policy with vla.rtc',
+        )
+    return ConfigError(
+        'mode',
+        found="'rtc'",
+        expected=f"'queue' or 'ensemble': a {kind} policy computes its actions in one go, so that "
+        'it cannot be drawn towards the chunk that plays, as policies that start from noise can',
+    )
 
 
 def _ensemble(config: RuntimeConfig, capabilities: Capabilities) -> SessionMode:

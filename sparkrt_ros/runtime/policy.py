@@ -132,7 +132,11 @@ def _load(
     )
     receipt = make_receipt(checkpoint, plan=plan, mode=mode, device=device, vla=config.vla)
     return Policy(
-        plan.session, capabilities=capabilities, receipt=receipt, needed_bytes=needed_bytes
+        plan.session,
+        capabilities=capabilities,
+        receipt=receipt,
+        needed_bytes=needed_bytes,
+        instruction=instruction,
     )
 
 
@@ -158,7 +162,8 @@ def _make_inputs(
 class Policy:
     """What ``load_policy`` returns. Not thread-safe; usable as a context manager.
 
-    needed_bytes: size of its weights, for messages about memory.
+    needed_bytes: size of its weights, for messages about memory. instruction: what turns its
+    instructions into tokens.
     """
 
     def __init__(
@@ -168,8 +173,10 @@ class Policy:
         capabilities: Capabilities,
         receipt: dict[str, Any],
         needed_bytes: int = 0,
+        instruction: Instruction | None = None,
     ) -> None:
         self._session: Session | None = session
+        self._instruction = instruction
         self._needed_bytes = needed_bytes
         self._capabilities = capabilities
         self._receipt = receipt
@@ -205,7 +212,7 @@ class Policy:
         self,
         observation: Observation,
         *,
-        noise: Tensor | None = None,
+        noise: Tensor | FloatArray | None = None,
         continuation: Continuation | None = None,
     ) -> FloatArray:
         """Return a chunk (T, A) float32 in policy units, apart from what ``step`` does.
@@ -241,6 +248,14 @@ class Policy:
         Raises ConfigError for a policy that was loaded without guidance.
         """
         self._open().guide(cfg_beta)
+
+    def check_task(self, task: str) -> None:
+        """Raise ConfigError for an instruction that this policy would not read to its end.
+
+        May be called by another thread than the one that uses the policy.
+        """
+        if self._instruction is not None:
+            self._instruction.check(task)
 
     def reset(self) -> None:
         """Begin a new episode."""

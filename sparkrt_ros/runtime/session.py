@@ -104,6 +104,7 @@ class Session:
         self._inputs = HostInputs(needs, device=backend.device) if inputs is None else inputs
         self._whole = self._compile_whole()
         self._queue = ActionQueue(n_action_steps=self._mode.n_action_steps)
+        self._rest: FloatArray | None = None
         self._ensembler = _make_ensembler(self._mode, chunk_size=needs.chunk_size)
         self._timing = Timing()
 
@@ -138,14 +139,16 @@ class Session:
         if self._ensembler is not None:
             return self._ensemble(self._ensembler, request)
         if not self._queue:
-            self._queue.refill(self._chunk(request))
+            chunk = self._chunk(self._going_on(request))
+            self._queue.refill(chunk)
+            self._rest = chunk[self._mode.n_action_steps :]
         return self._queue.pop()
 
     def predict_chunk(
         self,
         observation: Observation,
         *,
-        noise: Tensor | None = None,
+        noise: Tensor | FloatArray | None = None,
         continuation: Continuation | None = None,
     ) -> FloatArray:
         """Return the chunk (T, A) float32 in policy units; touches neither queue nor ensemble.
@@ -177,6 +180,7 @@ class Session:
     def reset(self) -> None:
         """Forget the episode: queue, ensemble and whatever the policy remembers."""
         self._queue.clear()
+        self._rest = None
         self._context.reset()
         if self._ensembler is not None:
             self._ensembler.reset()
@@ -232,7 +236,7 @@ class Session:
         self,
         observation: Observation,
         *,
-        noise: Tensor | None = None,
+        noise: Tensor | FloatArray | None = None,
         continuation: Continuation | None = None,
         length: int | None = None,
     ) -> _Request:
@@ -241,11 +245,19 @@ class Session:
         extras = Extras(
             task=observation.task,
             state=None if state is None else state.astype(np.float32, copy=False),
-            noise=noise,
+            noise=None if noise is None else torch.as_tensor(noise),
             continuation=continuation,
             length=length,
         )
         return _Request(arrays=arrays, extras=extras)
+
+    def _going_on(self, request: _Request) -> _Request:
+        """In mode rtc, from the rows of the last chunk that were not played."""
+        rest = self._rest
+        if self._mode.name != 'rtc' or rest is None or not len(rest):
+            return request
+        continuation = Continuation(actions=rest, delay=0)
+        return replace(request, extras=replace(request.extras, continuation=continuation))
 
     def _chunk(self, request: _Request) -> FloatArray:
         with torch.inference_mode():

@@ -77,6 +77,7 @@ class Capabilities:
     image_shapes: policy key -> (C, H, W), in the order the policy consumes cameras.
     state_size, environment_state_size: 0 where the policy takes none.
     noise_shape: of the random start of one chunk; empty where the policy draws none.
+    supports_rtc: whether a chunk can be told what it goes on from (real-time chunking).
     """
 
     model_type: str
@@ -92,6 +93,7 @@ class Capabilities:
     supports_temporal_ensemble: bool = False
     temporal_ensemble_coeff: float | None = None
     noise_shape: tuple[int, ...] = ()
+    supports_rtc: bool = False
 
     @property
     def camera_keys(self) -> tuple[str, ...]:

@@ -17,9 +17,9 @@ from sparkrt_ros.cli._parity_table import print_result
 from sparkrt_ros.cli.parity import exit_code
 from sparkrt_ros.replay.clock import MessageTimes, VirtualClock, wait_ns
 from sparkrt_ros.replay.history import MOST_EVENTS, EventLog
-from sparkrt_ros.replay.noise import chunk_noise
 from sparkrt_ros.replay.prefetch import Prefetch
 from sparkrt_ros.replay.worst import WorstFrames
+from sparkrt_ros.runtime.noise import chunk_noise
 
 
 def test_prefetch_keeps_order_and_stays_within_its_bound() -> None:

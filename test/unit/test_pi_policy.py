@@ -172,6 +172,25 @@ def test_a_chunk_goes_on_from_the_one_being_played(folder: Path) -> None:
         assert np.abs(plain[:3] - held).max() > 0.1
 
 
+def test_steps_in_mode_rtc_go_on_from_the_rows_that_were_not_played(folder: Path) -> None:
+    noises = [torch.from_numpy(SESSION.noise(step)) for step in (0, 1)]
+    vla = VlaConfig(rtc=RtcConfig())
+    with load_policy(folder, config=RuntimeConfig(device='cpu', mode='rtc', vla=vla)) as policy:
+        assert policy.receipt['mode'] == 'rtc'
+        first = policy.predict_chunk(observe(0), noise=noises[0])
+        second = policy.predict_chunk(
+            observe(4), noise=noises[1], continuation=Continuation(actions=first[4:], delay=0)
+        )
+        session = policy._open()
+        steps = [session.select_action(observe(step), noise=noises[0]) for step in range(4)]
+        steps += [session.select_action(observe(4), noise=noises[1]) for _ in range(4)]
+        np.testing.assert_array_equal(steps, np.concatenate([first[:4], second[:4]]))
+        policy.reset()
+        again = session.select_action(observe(4), noise=noises[1])
+        plain = policy.predict_chunk(observe(4), noise=noises[1])
+        np.testing.assert_array_equal(again, plain[0])
+
+
 @pytest.mark.parametrize(
     'bad',
     [

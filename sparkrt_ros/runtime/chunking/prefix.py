@@ -107,7 +107,7 @@ class DelayEstimate:
         self._ignored = 0
 
     def add(self, latency_s: float) -> None:
-        """Note the time from an observation to the arrival of its chunk."""
+        """Note for how long the robot went on from an observation until its chunk arrived."""
         if self._ignored < self._warm_up:
             self._ignored += 1
         elif math.isfinite(latency_s) and latency_s >= 0.0:
@@ -139,6 +139,7 @@ class PrefixSource:
         self._session_id = session_id
         self._sent: OrderedDict[int, ActionChunk] = OrderedDict()
         self._playback: Playback | None = None
+        self._arrived_id = 0
 
     def sent(self, chunk: ActionChunk) -> None:
         """A chunk was published."""
@@ -146,14 +147,24 @@ class PrefixSource:
         while len(self._sent) > KEPT_CHUNKS:
             self._sent.popitem(last=False)
 
-    def follow(self, playback: Playback) -> None:
-        """Note what the streamer plays."""
+    def follow(self, playback: Playback | None) -> None:
+        """Note what the streamer plays; None: nothing that could be gone on from.
+
+        The first word of a chunk tells how much of it was consumed when it arrived.
+        """
         self._playback = playback
+        if playback is None or playback.session_id != self._session_id:
+            return
+        chunk = self._sent.get(playback.chunk_id)
+        if chunk is not None and chunk.chunk_id != self._arrived_id:
+            self._arrived_id = chunk.chunk_id
+            self.delay.add(playback.row * chunk.dt_s)
 
     def restart(self) -> None:
         """A new episode: there is nothing to go on from."""
         self._sent.clear()
         self._playback = None
+        self._arrived_id = 0
 
     def prefix(self, observation_ns: int, *, epoch: int) -> Prefix | None:
         """What the chunk of an observation at ``observation_ns`` has to go on from.

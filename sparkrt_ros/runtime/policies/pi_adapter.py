@@ -274,4 +274,5 @@ def pi_capabilities(config: PiConfig, vla: VlaConfig) -> Capabilities:
         is_iterative=True,
         num_inference_steps=vla.num_steps or config.num_inference_steps,
         noise_shape=(config.chunk_size, config.max_action_dim),
+        supports_rtc=vla.rtc is not None,
     )

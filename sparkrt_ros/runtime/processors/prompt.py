@@ -30,7 +30,7 @@ from sparkrt_ros.runtime.checkpoint.tokenizer_file import (
     tokenizer_places,
     tokenizer_step,
 )
-from sparkrt_ros.runtime.errors import CheckpointError, ObservationError
+from sparkrt_ros.runtime.errors import CheckpointError, ConfigError, ObservationError
 from sparkrt_ros.runtime.processors.scaling import FeatureScaler
 from sparkrt_ros.runtime.processors.tokenizer import Tokenizer, load_tokenizer
 from sparkrt_ros.runtime.types import FloatArray
@@ -68,13 +68,20 @@ def end_with_new_line(task: str) -> str:
 class PromptEncoder:
     """Makes the tokens of one policy. Remembers the last prompts, which rarely change.
 
+    state_size: values of the state, which may be part of the prompt.
     padded_state: write the state padded with zeros to its full size, as LeRobot 0.4 did.
     """
 
     def __init__(
-        self, pipeline: PipelineSpec, tokenizer: Tokenizer, *, padded_state: bool = False
+        self,
+        pipeline: PipelineSpec,
+        tokenizer: Tokenizer,
+        *,
+        state_size: int = 0,
+        padded_state: bool = False,
     ) -> None:
         self.tokenizer = tokenizer
+        self._state_size = state_size
         self._steps = _text_steps(pipeline)
         self._padded_state = padded_state
         step = tokenizer_step(pipeline)
@@ -108,6 +115,20 @@ class PromptEncoder:
             self._known.clear()
         tokens = self._known[text] = np.asarray(kept, dtype=np.int64)
         return tokens
+
+    def count(self, task: str) -> int:
+        """Return the tokens a prompt with this instruction takes at least, whatever the state.
+
+        Remembers nothing, so any thread may ask. Every value of the state counts with one digit.
+        """
+        text = task
+        for step in self._steps:
+            if isinstance(step, NewLineStep):
+                text = end_with_new_line(text)
+            elif isinstance(step, StatePromptStep):
+                size = step.max_state_dim if self._padded_state else self._state_size
+                text = state_prompt(text, np.full(size, -1.0, dtype=np.float32))
+        return len(self.tokenizer.encode(text))
 
     def _warn_once(self, task: str, count: int) -> None:
         if not self._cut_before:
@@ -153,6 +174,22 @@ class Instruction:
     @property
     def rows(self) -> int:
         return len(self._templates)
+
+    def check(self, task: str) -> None:
+        """Raise ConfigError for an instruction that would lose its end, or fits no length.
+
+        Any thread may ask.
+        """
+        limit = min(self.lengths[-1], self._encoder.longest)
+        for template in self._templates:
+            needed = self._encoder.count(template.replace('{task}', task))
+            if needed > limit:
+                raise ConfigError(
+                    'task',
+                    found=f'a prompt of {needed} tokens: {task[:80]!r}',
+                    expected=f'at most {limit}',
+                    remedy='shorten the instruction',
+                )
 
     def encode(
         self, task: str, state: FloatArray | None, *, length: int | None = None
@@ -215,7 +252,13 @@ def make_prompt_encoder(
         raise _no_tokenizer(step, places)
     loaded = load_tokenizer(path)
     _check_vocabulary(checkpoint, loaded)
-    return PromptEncoder(checkpoint.preprocessor, loaded, padded_state=compat == '0.4')
+    state = checkpoint.config.robot_state_feature
+    return PromptEncoder(
+        checkpoint.preprocessor,
+        loaded,
+        state_size=0 if state is None else state.shape[0],
+        padded_state=compat == '0.4',
+    )
 
 
 def _no_tokenizer(step: TokenizerStep, places: Sequence[Path]) -> CheckpointError:
