@@ -10,6 +10,7 @@ from launch import LaunchDescription
 from launch.actions import DeclareLaunchArgument, OpaqueFunction, SetEnvironmentVariable
 from launch.substitutions import EnvironmentVariable, LaunchConfiguration
 from launch_ros.actions import LifecycleNode
+from launch_ros.parameter_descriptions import ParameterValue
 
 SHARE = Path(get_package_share_directory('sparkrt'))
 
@@ -20,6 +21,7 @@ ARGUMENTS = {
     'backend': ('', 'Execution backend; empty: from params_file.', None),
     'precision': ('', 'Precision tier; empty: from params_file.', None),
     'device': ('', 'cpu, cuda, cuda:N or auto; empty: from params_file.', None),
+    'prompt': ('', 'Instruction for policies that read one; empty: from params_file.', None),
     'namespace': ('', 'Namespace of both nodes and of every relative topic.', None),
     'params_file': (str(SHARE / 'config' / 'policy.yaml'), 'Parameters of both nodes.', None),
     'use_sim_time': ('false', 'Follow /clock instead of the system clock.', ['true', 'false']),
@@ -28,7 +30,7 @@ ARGUMENTS = {
     'respawn': ('true', 'Start a node again when its process dies.', ['true', 'false']),
     'log_level': ('info', 'Log level.', ['debug', 'info', 'warn', 'error', 'fatal']),
 }
-POLICY_OVERRIDES = ('checkpoint', 'robot', 'backend', 'precision', 'device')
+POLICY_OVERRIDES = ('checkpoint', 'robot', 'backend', 'precision', 'device', 'prompt')
 STREAMER_OVERRIDES = ('robot',)
 PREVIEW_ONLY = {'control.enabled': False}
 
@@ -39,7 +41,9 @@ def is_true(text):
 
 def overrides(values, names):
     """Return the parameters given on the command line, and those every node takes."""
-    given = {name: values[name] for name in names if values[name]}
+    given = {
+        name: ParameterValue(values[name], value_type=str) for name in names if values[name]
+    }
     given['use_sim_time'] = is_true(values['use_sim_time'])
     given['autostart'] = is_true(values['autostart'])
     return given

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -85,10 +86,15 @@ def make_batch(case: PiCase, inputs: PiInputs, seed: str) -> dict[str, torch.Ten
     return batch
 
 
-def write_pi_folder(name: str, target: Path, *, tokenizer: bool = True) -> Path:
-    """Write the whole policy folder of a session case to ``target``, and return it."""
+def write_pi_folder(name: str, target: Path, *, tokenizer: bool = True, **changes: Any) -> Path:
+    """Write the whole policy folder of a session case to ``target``, and return it.
+
+    changes: of ``config.json``, as far as they leave the weights alone (``chunk_size``).
+    """
     session = PI_SESSIONS[name]
     shutil.copytree(GOLDEN / session.folder, target)
+    config = target / 'config.json'
+    config.write_text(json.dumps({**json.loads(config.read_text()), **changes}))
     weights = make_weights(make_config(session.policy))
     prefixed = {f'model.{key}': value for key, value in weights.items()}
     save_file(prefixed, target / 'model.safetensors')

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sparkrt_ros.convert.contract import RobotContract, check_contract
+from sparkrt_ros.nodes.load_config import load_config
 from sparkrt_ros.nodes.loaded_policy import LoadedPolicy, policy_folder
 from sparkrt_ros.nodes.policy_parameters import PolicySettings
 from sparkrt_ros.runtime.types import Capabilities
@@ -30,28 +31,41 @@ class Foresight:
 
         serving: the policy in use. Raises ConfigError, CheckpointError or ContractError.
         """
-        if serving is not None and settings.checkpoint == serving.settings.checkpoint:
+        folder = policy_folder(settings)
+        if serving is not None and _differ_in_form(settings, serving.settings):
             from sparkrt_ros.runtime.outlook import check_same_folder
 
             check_same_folder(serving.capabilities, config=settings.config)
             return
-        folder = policy_folder(settings)
         signature = _signature(folder)
         known = self._known.get(settings)
         if known is None or known[0] != signature:
-            known = (signature, self._look(folder, settings))
+            known = (signature, self._look(folder, settings, contract))
             self._remember(settings, known)
         check_contract(contract, known[1])
 
-    def _look(self, folder: Path, settings: PolicySettings) -> Capabilities:
+    def _look(
+        self, folder: Path, settings: PolicySettings, contract: RobotContract
+    ) -> Capabilities:
         from sparkrt_ros.runtime.outlook import expected_capabilities
 
-        return expected_capabilities(folder, config=settings.config)
+        # How chunks are used is judged as well, but is no part of what a policy is loaded with.
+        config = load_config(folder, settings, contract)
+        return expected_capabilities(folder, config=settings.config.with_changes(vla=config.vla))
 
     def _remember(self, settings: PolicySettings, known: tuple[_Signature, Capabilities]) -> None:
         self._known[settings] = known
         while len(self._known) > KEPT_FOLDERS:
             del self._known[next(iter(self._known))]
+
+
+def _differ_in_form(wanted: PolicySettings, serving: PolicySettings) -> bool:
+    """Whether two settings are of one policy, executed in different ways."""
+    return (wanted.checkpoint, wanted.image_sizes, wanted.config.vla) == (
+        serving.checkpoint,
+        serving.image_sizes,
+        serving.config.vla,
+    )
 
 
 def _signature(folder: Path) -> _Signature:

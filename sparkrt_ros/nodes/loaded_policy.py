@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkrt_ros.convert.contract import PolicyBinding, RobotContract, check_contract
+from sparkrt_ros.nodes.load_config import load_config
 from sparkrt_ros.nodes.policy_parameters import PolicySettings
 from sparkrt_ros.runtime.build_watch import UNWATCHED, BuildWatch
 from sparkrt_ros.runtime.config import resolve_mode
@@ -40,11 +41,13 @@ class LoadedPolicy:
     def with_settings(self, settings: PolicySettings) -> LoadedPolicy:
         """The same policy, its chunks used as ``settings`` say; ConfigError where it cannot be."""
         mode = resolve_mode(settings.config, self.capabilities)
-        chosen = {
+        chosen: dict[str, Any] = {
             'mode': mode.name,
             'n_action_steps': mode.n_action_steps,
             'temporal_ensemble_coeff': mode.temporal_ensemble_coeff,
         }
+        if settings.cfg_beta is not None:
+            chosen['vla'] = {**self.receipt['vla'], 'cfg_beta': settings.cfg_beta}
         return replace(self, settings=settings, receipt={**self.receipt, **chosen})
 
 
@@ -68,16 +71,21 @@ def prepare(
     *,
     load: LoadPolicy = load_from_folder,
     watch: BuildWatch = UNWATCHED,
+    prompt: str = '',
 ) -> LoadedPolicy:
     """Load, compare with the robot, warm up.
 
+    prompt: an instruction that it has to be able to act by; empty: none is known yet.
     Raises CheckpointError, ContractError, ConfigError or BackendError; nothing stays loaded then.
     """
     start_s = time.perf_counter()
-    policy = load(policy_folder(settings), config=settings.to_load.config, watch=watch)
+    folder = policy_folder(settings)
+    policy = load(folder, config=load_config(folder, settings, contract), watch=watch)
     try:
         binding = check_contract(contract, policy.capabilities)
         resolve_mode(settings.config, policy.capabilities)
+        if prompt and policy.capabilities.requires_task:
+            policy.check_task(prompt)
         watch.stage('warming')
         policy.warm_up()
     except BaseException:

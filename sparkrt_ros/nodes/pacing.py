@@ -2,9 +2,9 @@
 
 Pure: no clock, no thread, no ROS. Times are seconds of any one steadily rising clock.
 
-queue: the next chunk should arrive when ``n_action_steps`` rows of the last one were consumed, or
-    when the actions run out if that is earlier; so inference starts that much earlier than it
-    takes (95th percentile of the last ones, plus a margin).
+queue, rtc: the next chunk should arrive when ``n_action_steps`` rows of the last one were
+    consumed, or when the actions run out if that is earlier; so inference starts that much earlier
+    than it takes (95th percentile of the last ones, plus a margin).
 ensemble: inference starts at a fixed rate.
 Without a streamer both run by time alone.
 """
@@ -48,7 +48,7 @@ class LatencyTracker:
 
 @dataclass(frozen=True, kw_only=True)
 class PacingConfig:
-    """mode: queue or ensemble. dt_s: between rows of a chunk. See the policy parameters."""
+    """mode: queue, rtc or ensemble. dt_s: between rows of a chunk. See the policy parameters."""
 
     mode: str
     n_action_steps: int
@@ -70,6 +70,7 @@ class Progress:
     """One StreamerProgress message, received at ``at_s`` of this side's clock.
 
     tick_ns: of the control tick it describes, on the streamer's clock; 0 where that is unknown.
+    row: which row of the chunk is due at that tick, fractions included.
     """
 
     at_s: float
@@ -80,6 +81,7 @@ class Progress:
     remaining_s: float
     state: str
     tick_ns: int = 0
+    row: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

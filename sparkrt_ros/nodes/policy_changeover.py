@@ -18,12 +18,14 @@ from sparkrt_ros.nodes.parameter_spec import Value
 from sparkrt_ros.nodes.policy_parameters import (
     SWAP_PARAMETERS,
     PolicySettings,
+    choices_of,
     pacing_config,
 )
 from sparkrt_ros.nodes.policy_serving import Serving
 from sparkrt_ros.nodes.policy_swaps import Candidate, PolicySwaps
 from sparkrt_ros.nodes.policy_trace import PolicyTrace
 from sparkrt_ros.nodes.policy_worker import Handover, PolicyWorker, WorkerClocks
+from sparkrt_ros.nodes.prompt_rules import check_prompt_fits
 from sparkrt_ros.nodes.qos import QosEvents
 from sparkrt_ros.nodes.rising_clock import RisingClock
 from sparkrt_ros.nodes.swap_rules import is_another_policy
@@ -124,7 +126,13 @@ class Changeover(ManagedNode):
     def _build(self, settings: PolicySettings, watch: BuildWatch) -> Candidate:
         """Make a policy ready to take over; in a thread of its own."""
         assert self._contract is not None
-        loaded = prepare(settings, self._contract, load=self._load, watch=watch)
+        loaded = prepare(
+            settings,
+            self._contract,
+            load=self._load,
+            watch=watch,
+            prompt=str(self.parameters['prompt']),
+        )
         try:
             times_s = rehearse(loaded)
             watch.stage('warming')
@@ -141,12 +149,18 @@ class Changeover(ManagedNode):
         if not changed & SWAP_PARAMETERS:
             soon = {**self._swaps.values, **{name: values[name] for name in changed}}
             serving.with_settings(PolicySettings.of(soon))
+            self._judge_prompt(values, changed, serving)
             return
         settings = PolicySettings.of(values)
         if settings.to_load == serving.loaded.settings.to_load:
             serving.with_settings(settings)
+            self._judge_prompt(values, changed, serving)
         else:
             self._foresight.check(settings, contract, serving=serving.loaded)
+
+    def _judge_prompt(self, values: Values, changed: frozenset[str], serving: Serving) -> None:
+        if 'prompt' in changed:
+            check_prompt_fits(str(values['prompt']), serving.loaded)
 
     def _make_worker(self, serving: Serving, handover: Handover | None = None) -> PolicyWorker:
         values = self._swaps.values
@@ -157,7 +171,8 @@ class Changeover(ManagedNode):
             self._gate,
             session_id=self._session_id,
             pacing=pacing_config(values, serving.loaded),
-            task=str(values['task']),
+            task=str(values['prompt']),
+            choices=choices_of(values, serving.loaded),
             clocks=WorkerClocks(
                 now_ns=self._now_ns,
                 pacing_s=RisingClock(self._now_ns) if simulated else time.monotonic,
@@ -179,8 +194,9 @@ class Changeover(ManagedNode):
         worker = self._worker
         if worker is None:
             return
-        worker.task = values['task']
+        worker.task = values['prompt']
         worker.set_pacing(pacing_config(values, serving.loaded))
+        worker.set_choices(choices_of(values, serving.loaded))
         self._thread.wake()
 
     def _introduce(self, serving: Serving) -> None:

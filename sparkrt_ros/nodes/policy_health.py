@@ -33,6 +33,8 @@ class PolicyFacts:
     incompatible: Mapping[str, str] = field(default_factory=dict)
     incompatible_count: int = 0
     lost: Mapping[str, int] = field(default_factory=dict)
+    prompt: str = ''
+    prompt_refused: str = ''
 
 
 def policy_health(facts: PolicyFacts) -> Health:
@@ -47,6 +49,7 @@ def policy_health(facts: PolicyFacts) -> Health:
         message=f'{facts.state}: {facts.reason}' if facts.reason else facts.state,
         values={
             **{key: facts.receipt[key] for key in keys if key in facts.receipt},
+            'prompt': facts.prompt,
             'epoch': facts.epoch,
             'load time [s]': facts.load_s,
         },

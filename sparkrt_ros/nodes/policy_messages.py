@@ -55,6 +55,7 @@ def read_progress(message: StreamerProgress, *, at_s: float) -> Progress:
         remaining_s=message.remaining,
         state=message.state,
         tick_ns=stamp_to_ns(message.tick),
+        row=message.row,
     )
 
 
@@ -94,6 +95,8 @@ def status_message(facts: PolicyFacts, *, now_ns: int) -> PolicyStatus:
         swaps=facts.swap.done,
         swaps_failed=facts.swap.failed,
         swap_time=facts.swap.last_s,
+        prompt=facts.prompt,
+        prompt_refused=facts.prompt_refused,
     )
     fill_stamp(message.header.stamp, now_ns)
     return message

@@ -54,6 +54,7 @@ from sparkrt_ros.nodes.policy_serving import Serving, Situation, gather_facts
 from sparkrt_ros.nodes.policy_swaps import PolicySwaps
 from sparkrt_ros.nodes.policy_trace import PolicyTrace
 from sparkrt_ros.nodes.policy_worker import PolicyWorker
+from sparkrt_ros.nodes.prompt_topic import PromptTopic
 from sparkrt_ros.nodes.rising_clock import RisingClock
 from sparkrt_ros.nodes.shutdown import StopToken, run_node
 from sparkrt_ros.nodes.throttle import ThrottledLog
@@ -136,6 +137,7 @@ class PolicyNode(Changeover):
         self._progress = self.create_subscription(
             StreamerProgress, 'action_streamer/progress', self._take_progress, qos.PROGRESS
         )
+        self._prompt = PromptTopic(self)
         for name, act in (('reset', self.reset), ('pause', self.pause), ('resume', self.resume)):
             self.create_service(Trigger, f'~/{name}', partial(self._answer, act))
 
@@ -200,7 +202,10 @@ class PolicyNode(Changeover):
         contract = self._contract
         assert contract is not None
         self._thread.submit(self._swaps.wait_until_freed)
-        loading = self._thread.submit(lambda: prepare(settings, contract, load=self._load))
+        prompt = str(self.parameters['prompt'])
+        loading = self._thread.submit(
+            lambda: prepare(settings, contract, load=self._load, prompt=prompt)
+        )
         loaded = self.token.wait_for(loading)
         self.cleanup()
         self._serving = self.connect(loaded, self.arrived)
@@ -367,7 +372,12 @@ class PolicyNode(Changeover):
             reason = worker.reason
             state = 'waiting' if worker.figures.reason else 'active'
         return Situation(
-            state=state, reason=reason, epoch=self._gate.epoch, swap=self._swaps.report
+            state=state,
+            reason=reason,
+            epoch=self._gate.epoch,
+            swap=self._swaps.report,
+            prompt=str(self._swaps.values['prompt']),
+            prompt_refused=self._prompt.refused,
         )
 
 

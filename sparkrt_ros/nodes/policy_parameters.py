@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING
 
 from sparkrt_ros.nodes.pacing import PacingConfig
 from sparkrt_ros.nodes.parameter_spec import TRACE_PARAMETER, ParameterSpec, Value
+from sparkrt_ros.nodes.predictor import Choices
+from sparkrt_ros.nodes.prompt_rules import check_prompt
+from sparkrt_ros.nodes.vla_parameters import NO_GUIDANCE, NO_SEED, VLA_PARAMETERS, vla_choices
 from sparkrt_ros.runtime.config import BACKENDS, MODES, PRECISIONS, RuntimeConfig
 from sparkrt_ros.runtime.cores import spared_cores, usable_cores
+from sparkrt_ros.runtime.vla_config import RtcConfig
 
 if TYPE_CHECKING:
     from sparkrt_ros.nodes.loaded_policy import LoadedPolicy
@@ -66,20 +70,6 @@ POLICY_PARAMETERS: tuple[ParameterSpec, ...] = (
         bounds=(-1, 256),
     ),
     ParameterSpec(
-        name='num_steps',
-        default=0,
-        description='Denoising steps of policies whose actions flow from noise (Pi0, Pi0.5); 0: '
-        'what the checkpoint says.',
-        kind='swap',
-        bounds=(0, 1000),
-    ),
-    ParameterSpec(
-        name='task',
-        default='',
-        description='Instruction for policies that read one; a new one is inferred with at once.',
-        kind='live',
-    ),
-    ParameterSpec(
         name='autostart',
         default=False,
         description='Configure and activate at start, without a lifecycle manager.',
@@ -89,17 +79,25 @@ POLICY_PARAMETERS: tuple[ParameterSpec, ...] = (
         name='chunking.mode',
         default='auto',
         description='When a new chunk is inferred. queue: when n_action_steps of the last one '
-        'were consumed. ensemble: at inference_rate_hz. auto: what the checkpoint says.',
+        'were consumed. ensemble: at inference_rate_hz. rtc: as queue, and each chunk is told '
+        'what it goes on from (Pi0.5, Pi0). auto: what the checkpoint says.',
         kind='live',
         choices=MODES,
     ),
     ParameterSpec(
         name='chunking.n_action_steps',
         default=0,
-        description='Rows of a chunk to consume before the next chunk takes over, in queue mode; '
-        '0: what the checkpoint says.',
+        description='Rows of a chunk to consume before the next chunk takes over, in modes queue '
+        'and rtc; 0: what the checkpoint says.',
         kind='live',
         bounds=(0, 10000),
+    ),
+    ParameterSpec(
+        name='chunking.execution_horizon',
+        default=RtcConfig().execution_horizon,
+        description='Rows that a chunk is drawn towards the one that plays, in mode rtc.',
+        kind='live',
+        bounds=(1, 10000),
     ),
     ParameterSpec(
         name='chunking.temporal_ensemble_coeff',
@@ -119,7 +117,7 @@ POLICY_PARAMETERS: tuple[ParameterSpec, ...] = (
     ParameterSpec(
         name='chunking.lead_margin_s',
         default=0.02,
-        description='In queue mode an inference starts earlier than its measured 95th '
+        description='In modes queue and rtc an inference starts earlier than its measured 95th '
         'percentile by this margin [s].',
         kind='live',
         bounds=(0.0, 1.0),
@@ -172,6 +170,7 @@ POLICY_PARAMETERS: tuple[ParameterSpec, ...] = (
         bounds=(1.0, 50.0),
     ),
     TRACE_PARAMETER,
+    *VLA_PARAMETERS,
 )
 
 
@@ -180,19 +179,33 @@ SWAP_PARAMETERS = frozenset(spec.name for spec in POLICY_PARAMETERS if spec.kind
 
 @dataclass(frozen=True, kw_only=True)
 class PolicySettings:
-    """The parameters a policy in use depends on."""
+    """The parameters a policy in use depends on.
+
+    image_sizes: whose picture sizes hold, ``checkpoint`` or ``contract``.
+    """
 
     checkpoint: str
     config: RuntimeConfig
+    image_sizes: str = 'checkpoint'
+
+    @property
+    def cfg_beta(self) -> float | None:
+        """How much classifier-free guidance counts; None: there is none."""
+        return self.config.vla.cfg_beta
 
     @property
     def to_load(self) -> PolicySettings:
         """What a policy is loaded with: where it differs, another one has to be.
 
-        How its chunks are used is left out, since that may change while it is loaded.
+        How its chunks are used is left out, since that may change while it is loaded; so is the
+        strength of guidance, where there is any.
         """
+        vla = self.config.vla
         neutral = self.config.with_changes(
-            mode='auto', n_action_steps=None, temporal_ensemble_coeff=None
+            mode='auto',
+            n_action_steps=None,
+            temporal_ensemble_coeff=None,
+            vla=vla if vla.cfg_beta is None else replace(vla, cfg_beta=NO_GUIDANCE),
         )
         return replace(self, config=neutral)
 
@@ -213,15 +226,17 @@ class PolicySettings:
                     'n_action_steps': values['chunking.n_action_steps'] or None,
                     'temporal_ensemble_coeff': coefficient,
                     'num_threads': _threads(values),
-                    'vla': {'num_steps': values['num_steps'] or None},
+                    'vla': vla_choices(values),
                 }
             ),
+            image_sizes=str(values['vla.image_sizes']),
         )
 
 
 def check_values(values: Mapping[str, Value]) -> None:
     """Raise ConfigError where parameters that are right by themselves cannot go together."""
     PolicySettings.of(values)
+    check_prompt(str(values['prompt']))
 
 
 def pacing_config(values: Mapping[str, Value], loaded: LoadedPolicy) -> PacingConfig:
@@ -233,6 +248,19 @@ def pacing_config(values: Mapping[str, Value], loaded: LoadedPolicy) -> PacingCo
         inference_rate_hz=_double(values, 'chunking.inference_rate_hz'),
         lead_margin_s=_double(values, 'chunking.lead_margin_s'),
         streamer_timeout_s=_double(values, 'chunking.streamer_timeout_s'),
+    )
+
+
+def choices_of(values: Mapping[str, Value], loaded: LoadedPolicy) -> Choices:
+    """What chunks of ``loaded`` depend on beside its observations."""
+    seed, horizon = values['vla.seed'], values['chunking.execution_horizon']
+    assert isinstance(seed, int)
+    assert isinstance(horizon, int)
+    return Choices(
+        continues=loaded.receipt['mode'] == 'rtc',
+        execution_horizon=horizon,
+        cfg_beta=loaded.settings.cfg_beta,
+        seed=None if seed == NO_SEED else seed,
     )
 
 

@@ -21,12 +21,14 @@ from sparkrt_ros.nodes.swap_rules import SwapReport
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """state and reason: as in PolicyStatus.msg. epoch: of the next chunk."""
+    """state, reason and the prompt: as in PolicyStatus.msg. epoch: of the next chunk."""
 
     state: str
     reason: str
     epoch: int
     swap: SwapReport
+    prompt: str = ''
+    prompt_refused: str = ''
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +121,8 @@ def gather_facts(
         epoch=situation.epoch,
         swap=situation.swap,
         figures=figures,
+        prompt=situation.prompt,
+        prompt_refused=situation.prompt_refused,
     )
     if serving is None:
         return facts

@@ -18,6 +18,8 @@ from sparkrt_ros.nodes.chunk_gate import ChunkGate
 from sparkrt_ros.nodes.loaded_policy import LoadedPolicy
 from sparkrt_ros.nodes.observation_reader import ObservationReader, Reading
 from sparkrt_ros.nodes.pacing import LatencyTracker, Pacer, PacingConfig, Progress
+from sparkrt_ros.nodes.predictor import Choices, Predictor
+from sparkrt_ros.nodes.prompt_rules import NO_PROMPT
 from sparkrt_ros.runtime.errors import ObservationError
 from sparkrt_ros.runtime.types import ActionChunk, FloatArray
 
@@ -28,6 +30,7 @@ LOOK_INTERVAL_S = 0.0005
 RELOOK_S = 0.02
 # An inference that has taken longer than this is told of before it ends.
 LONG_S = 1.0
+_NO_CHOICES = Choices()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,7 @@ class Handover:
     """
 
     pacer: Pacer
+    predictor: Predictor
     progress: deque[Progress]
     figures: Figures
     next_chunk_id: int
@@ -106,6 +110,7 @@ class PolicyWorker:
         pacing: PacingConfig,
         task: str,
         clocks: WorkerClocks,
+        choices: Choices = _NO_CHOICES,
         publish: Callable[[ActionChunk], None],
         first_chunk_id: int = 1,
         handover: Handover | None = None,
@@ -119,6 +124,7 @@ class PolicyWorker:
         self.clocks = clocks
         self._publish = publish
         self._pacer = Pacer(config=pacing, session_id=session_id)
+        self._predictor = Predictor(loaded, session_id=session_id, choices=choices)
         self._latency = LatencyTracker(window=300)
         self._progress: deque[Progress] = deque(maxlen=64)
         self._seen_ns: int | None = None
@@ -174,10 +180,15 @@ class PolicyWorker:
         """Change the pacing from the next step on. Called by the ROS thread."""
         self._pacer.config = config
 
+    def set_choices(self, choices: Choices) -> None:
+        """Change what chunks depend on from the next inference on. Called by the ROS thread."""
+        self._predictor.choices = choices
+
     def hand_over(self) -> Handover:
         """What the next worker needs to go on; this one must not step any more."""
         return Handover(
             pacer=self._pacer,
+            predictor=self._predictor,
             progress=self._progress,
             figures=self.figures,
             next_chunk_id=self.next_chunk_id,
@@ -187,6 +198,7 @@ class PolicyWorker:
         """Forget what came before: the policy's memory, what was sent, what was seen."""
         self._loaded.policy.reset()
         self._pacer.restart()
+        self._predictor.restart()
         self._seen_ns = None
 
     def step(self) -> float:
@@ -196,7 +208,13 @@ class PolicyWorker:
         if not self._gate.is_open:
             return math.inf
         while self._progress:
-            self._pacer.follow(self._progress.popleft())
+            progress = self._progress.popleft()
+            self._pacer.follow(progress)
+            self._predictor.follow(progress)
+        if self._loaded.capabilities.requires_task and not self.task:
+            self.hungry = False
+            self._note(reason=NO_PROMPT)
+            return math.inf
         if self.task != self._used_task:
             self._pacer.hurry()
         now_s = self.clocks.pacing_s()
@@ -250,11 +268,15 @@ class PolicyWorker:
         return 0.0
 
     def _infer(self, reading: Reading, epoch: int) -> None:
-        policy, contract = self._loaded.policy, self._loaded.contract
+        contract, observation_ns = self._loaded.contract, reading.snapshot.reference_ns
         start_s, pacing_start_s = time.perf_counter(), self.clocks.pacing_s()
         self._begun_s = start_s
         try:
-            actions = chunk_actions(policy.predict_chunk(reading.observation), contract)
+            prefix = self._predictor.prefix(observation_ns, epoch=epoch)
+            rows = self._predictor.predict(
+                reading.observation, number=self.next_chunk_id - 1, prefix=prefix
+            )
+            actions = chunk_actions(rows, contract)
         finally:
             self._begun_s = None
         elapsed_s = time.perf_counter() - start_s
@@ -264,17 +286,19 @@ class PolicyWorker:
         chunk = ActionChunk(
             actions=actions,
             joint_names=contract.action,
-            observation_stamp_ns=reading.snapshot.reference_ns,
+            observation_stamp_ns=observation_ns,
             dt_s=1.0 / contract.policy_rate_hz,
             epoch=epoch,
             chunk_id=self.next_chunk_id,
             inference_time_s=elapsed_s,
+            frozen_rows=0 if prefix is None else prefix.delay,
             sample_stamps_ns=reading.sample_stamps_ns,
             received_ns=reading.snapshot.received_ns,
         )
         sent = self._gate.let_pass(epoch, lambda: self._publish(chunk))
         if sent:
             self.next_chunk_id += 1
+            self._predictor.sent(chunk)
             self._pacer.sent(self.clocks.pacing_s(), chunk_id=chunk.chunk_id, epoch=epoch)
         self._note_inference(reading, sent=sent)
 
@@ -285,6 +309,7 @@ class PolicyWorker:
         self._pacer = handover.pacer
         self._pacer.config, self._pacer.latency = config, latency
         self._pacer.hurry()
+        self._predictor.take_over(handover.predictor, latencies_s=handover.latency_s)
         self._progress = handover.progress
         self.next_chunk_id = handover.next_chunk_id
         self.figures = replace(handover.figures, p50_s=0.0, p99_s=0.0)

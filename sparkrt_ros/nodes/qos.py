@@ -40,6 +40,8 @@ CHUNK = _profile(reliable=True, depth=2)
 CHUNKS_TAKEN = _profile(reliable=True, depth=16)
 PROGRESS = _profile(reliable=True, depth=1)
 STATUS = _profile(reliable=True, depth=1)
+# Each is judged, and the newest good one counts.
+PROMPT = _profile(reliable=True, depth=10)
 DIAGNOSTICS = _profile(reliable=True, depth=10)
 # Whoever comes late gets it all: what was done depends on everything before it.
 TRACE = _profile(reliable=True, depth=1000, durability=DurabilityPolicy.TRANSIENT_LOCAL)

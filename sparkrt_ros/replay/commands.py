@@ -97,6 +97,7 @@ class OfflineStreamer:
             remaining_s=snapshot.remaining_s,
             state=snapshot.state,
             tick_ns=snapshot.now_ns,
+            row=snapshot.row,
         )
 
     def _notice(self) -> None:

@@ -142,7 +142,7 @@ class LiveRun(AbstractContextManager['LiveRun']):
             options=self._options.replay,
             replay={
                 'pacing': pacing_config(self._values, self._arm.loaded),
-                'task': str(self._values['task']),
+                'task': str(self._values['prompt']),
                 'max_skew_s': self._values['observation.max_skew_s'],
             },
             messages=lambda: self._considered(played.sent),

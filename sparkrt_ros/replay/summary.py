@@ -181,6 +181,6 @@ def _export_meta(findings: Findings, facts: Mapping[str, Any]) -> dict[str, Any]
         'bag_digest': facts['bag']['digest'],
         'robot': findings.contract.name,
         'contract_digest': findings.contract.digest,
-        'task': str(findings.values['task']),
+        'task': str(findings.values['prompt']),
         'seed': findings.options.seed,
     }

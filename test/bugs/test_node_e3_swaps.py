@@ -33,9 +33,9 @@ def test_a_wrong_value_begins_no_swap(policy, feed, peer, name, value, reason):
 
 def test_one_wrong_value_keeps_the_whole_set_out(policy, feed, peer):
     feed.start()
-    result = peer.set_parameters_atomically(NODE, precision='fp16', threads='two', task='lift')
+    result = peer.set_parameters_atomically(NODE, precision='fp16', threads='two', prompt='lift')
     assert "'threads': found string 'two'; expected integer" in result.reason
-    for name, value in (('precision', 'fp32'), ('threads', 1), ('task', '')):
+    for name, value in (('precision', 'fp32'), ('threads', 1), ('prompt', '')):
         assert peer.get_parameter(NODE, name) == value
     policy.chunks.wait_for()
     assert policy.status.wait_for().swap_state == 'idle'

@@ -29,7 +29,7 @@ class FaultyPolicy:
     def __getattr__(self, name):
         return getattr(self._policy, name)
 
-    def predict_chunk(self, observation):
+    def predict_chunk(self, observation, **options):
         word, _, text = FAULT.read_text().partition(' ')
         pause = threading.Event()  # waits without the interpreter lock, as a library does
         if word == 'fail':
@@ -38,7 +38,7 @@ class FaultyPolicy:
             pause.wait(float(text))
         while word == 'hang' and FAULT.read_text() == 'hang':
             pause.wait(LOOK_S)
-        actions = np.array(self._policy.predict_chunk(observation))
+        actions = np.array(self._policy.predict_chunk(observation, **options))
         if word == 'nan':
             actions[len(actions) // 2, 0] = np.nan
         return actions[:, :-1] if word == 'short' else actions

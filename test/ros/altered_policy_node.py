@@ -27,12 +27,12 @@ class AlteredPolicy:
     def __getattr__(self, name):
         return getattr(self._policy, name)
 
-    def predict_chunk(self, observation):
+    def predict_chunk(self, observation, **options):
         self._inferences += 1
         if 'FAIL' in os.environ and self._inferences > int(os.environ.get('FAIL_AFTER', '0')):
             raise RuntimeError(os.environ['FAIL'])
         work_for(float(os.environ.get('SLOW_S', '0')))
-        return self._policy.predict_chunk(observation)
+        return self._policy.predict_chunk(observation, **options)
 
 
 def work_for(seconds):

@@ -22,11 +22,11 @@ class BreakingPolicy:
     def __getattr__(self, name):
         return getattr(self._policy, name)
 
-    def predict_chunk(self, observation):
+    def predict_chunk(self, observation, **options):
         if self._left == 0:
             read_outside()
         self._left -= 1
-        return self._policy.predict_chunk(observation)
+        return self._policy.predict_chunk(observation, **options)
 
 
 def read_outside():

@@ -118,7 +118,9 @@ def test_policies_take_over_from_each_other_without_a_command_missed_or_repeated
 
 def test_several_parameters_in_one_set_are_one_swap(moving, peer):
     policy, _ = moving(altered={})
-    swap(policy, peer, precision='fp16', backend='eager', chunking__n_action_steps=5, task='lift')
+    swap(
+        policy, peer, precision='fp16', backend='eager', chunking__n_action_steps=5, prompt='lift'
+    )
     assert policy.process.lines.count('loading') == 2
     assert policy.status.wait_for().swaps == 1
     assert peer.get_parameter(NODE, 'chunking.n_action_steps') == 5
@@ -136,13 +138,13 @@ def test_a_swap_that_fails_leaves_the_old_policy_serving_and_says_why(
 ):
     policy, streamer = moving(altered={'QUICK_LOADS': '1', **altered})
     before = streamer.status.wait_for()
-    assert peer.set_parameters_atomically(NODE, precision='bf16', task='lift').successful
+    assert peer.set_parameters_atomically(NODE, precision='bf16', prompt='lift').successful
     status = wait_failed(policy)
     assert reason in status.swap_text
     assert status.swap_target == 'precision bf16'
     assert (status.precision, status.swaps, status.swaps_failed) == ('fp32', 0, 1)
     assert peer.get_parameter(NODE, 'precision') == 'fp32'
-    assert peer.get_parameter(NODE, 'task') == ''
+    assert peer.get_parameter(NODE, 'prompt') == ''
     policy.process.wait_for_log('swap to precision bf16 failed, the old policy serves on')
     policy.chunks.wait_for(count=2)
     after = streamer.status.wait_for()
@@ -250,7 +252,7 @@ def test_a_new_task_is_inferred_with_at_once(start_policy, feed, peer, make_act_
     first = policy.chunks.wait_for()
     policy.status.wait_for(count=5)
     assert policy.chunks.last.chunk_id == first.chunk_id, 'the next is due in 30 s'
-    assert peer.set_parameters(NODE, task='lift the cube')[0].successful
+    assert peer.set_parameters(NODE, prompt='lift the cube')[0].successful
     assert policy.chunks.wait_for().chunk_id == first.chunk_id + 1
 
 

@@ -49,7 +49,7 @@ class Storm:
             self._timer.cancel()
             self.sent.set()
             return
-        values = {'precision': PRECISIONS[number % 3], 'task': f'task {number}'}
+        values = {'precision': PRECISIONS[number % 3], 'prompt': f'task {number}'}
         parameters = [Parameter(n, value=v).to_parameter_msg() for n, v in values.items()]
         future = self._client.call_async(SetParametersAtomically.Request(parameters=parameters))
         future.add_done_callback(self._answered)
@@ -76,11 +76,11 @@ def test_a_storm_of_sets_does_no_harm(start_policy, feed, peer):
 
     storm = Storm(peer)
     assert storm.sent.wait(60.0)
-    assert peer.set_parameters_atomically(NODE, precision='fp16', task='the last').successful
+    assert peer.set_parameters_atomically(NODE, precision='fp16', prompt='the last').successful
     policy.status.wait_for(lambda m: m.swap_state == 'idle', timeout_s=60.0)
     status = policy.status.wait_for(count=2)
     assert status.precision == peer.get_parameter(NODE, 'precision') == 'fp16'
-    assert peer.get_parameter(NODE, 'task') == 'the last'
+    assert peer.get_parameter(NODE, 'prompt') == 'the last'
     begun = policy.process.lines.count('loading') - loads
     assert storm.accepted > SETS / 10
     assert status.swaps - swaps <= begun <= 2 * SETS / RATE_HZ / INTERVAL_S

@@ -264,16 +264,41 @@ def test_settings_of_the_policy():
 
 def test_only_what_changes_the_policy_itself_asks_for_another():
     values = {spec.name: spec.default for spec in POLICY_PARAMETERS}
-    loaded = PolicySettings.of({**values, 'checkpoint': '/x'}).to_load
+    values |= {'checkpoint': '/x', 'vla.cfg_beta': 2.0}
+    loaded = PolicySettings.of(values).to_load
     for name, value in [
         ('chunking.mode', 'ensemble'),
         ('chunking.n_action_steps', 7),
-        ('task', 'lift'),
+        ('chunking.execution_horizon', 20),
+        ('prompt', 'lift'),
+        ('vla.cfg_beta', 3.0),
+        ('vla.seed', 1),
     ]:
-        same = PolicySettings.of({**values, 'checkpoint': '/x', name: value})
+        same = PolicySettings.of({**values, name: value})
         assert same.to_load == loaded, name
-    for name in SWAP_PARAMETERS:
-        value = {'checkpoint': '/y', 'device': 'cpu', 'threads': 3, 'num_steps': 3}.get(name)
-        value = {'backend': 'eager', 'precision': 'bf16'}.get(name, value)
-        other = PolicySettings.of({**values, 'checkpoint': '/x', name: value})
+    changes = {
+        'checkpoint': '/y',
+        'device': 'cpu',
+        'threads': 3,
+        'backend': 'eager',
+        'precision': 'bf16',
+        'calibration': 'observations.npz',
+        'num_steps': 3,
+        'vla.schedule': 'power2.0',
+        'vla.solver': 'midpoint',
+        'vla.tokenizer': '/t/tokenizer.json',
+        'vla.compat': '0.4',
+        'vla.missing_cameras': ('observation.images.wrist',),
+        'vla.image_sizes': 'contract',
+        'vla.cfg_beta': 1.0,
+        'vla.cfg_conditioned': '{task}, well',
+        'vla.cfg_unconditioned': 'do it',
+        'vla.state_prompt.mode': 'fixed',
+        'vla.state_prompt.lengths': (64,),
+        'vla.rtc.schedule': 'exp',
+        'vla.rtc.max_guidance_weight': 5.0,
+    }
+    assert set(changes) == SWAP_PARAMETERS
+    for name, value in changes.items():
+        other = PolicySettings.of({**values, name: value})
         assert other.to_load != loaded, name

@@ -85,7 +85,7 @@ def test_a_policy_that_starts_from_noise_can_be_repeated(tmp_path: Path) -> None
                 robot=str(robot),
                 checkpoint=folder,
                 candidates=(ArmSpec(backend='eager'),),
-                parameters={'task': 'pick up the cube'},
+                parameters={'prompt': 'pick up the cube'},
                 replay=ReplayOptions(max_chunks=3),
                 seed=seed,
             )

@@ -135,7 +135,7 @@ class Stage:
 
     def end_inference(self):
         self.handing[-1].set_result(
-            Handover(pacer=None, progress=None, figures=Figures(), next_chunk_id=1)
+            Handover(pacer=None, predictor=None, progress=None, figures=Figures(), next_chunk_id=1)
         )
 
     def connect(self, loaded, arrived):
@@ -213,9 +213,9 @@ def test_another_precision_takes_over_and_the_old_policy_is_closed(stage):
 
 
 def test_a_set_of_several_is_one_swap_and_takes_effect_as_a_whole(stage):
-    stage.set(precision='bf16', backend='eager', task='lift', chunking__n_action_steps=2)
+    stage.set(precision='bf16', backend='eager', prompt='lift', chunking__n_action_steps=2)
     held = stage.swaps.values
-    assert (held['task'], held['chunking.n_action_steps'], held['backend']) == ('', 0, 'auto')
+    assert (held['prompt'], held['chunking.n_action_steps'], held['backend']) == ('', 0, 'auto')
     stage.run_until_swapped()
     assert stage.swaps.values == stage.values
     assert len(stage.made) == 1
@@ -234,12 +234,12 @@ def test_sets_one_after_the_other_in_one_request_are_one_swap(stage):
 def test_a_failure_leaves_the_old_one_and_puts_the_whole_set_back(stage):
     stage.problem = BackendError('gate', found='cosine 0.1', expected='0.99')
     before = served(stage)
-    stage.set(precision='bf16', task='lift')
+    stage.set(precision='bf16', prompt='lift')
     stage.run_until_failed()
     report = stage.swaps.report
     assert report.text == 'gate: found cosine 0.1; expected 0.99'
     assert (report.target, report.failed) == ('precision bf16', 1)
-    assert stage.back == [{'precision': 'fp32', 'task': ''}]
+    assert stage.back == [{'precision': 'fp32', 'prompt': ''}]
     assert stage.values == DEFAULTS
     assert stage.swaps.values == DEFAULTS
     assert served(stage) == before
@@ -252,7 +252,7 @@ def test_a_failure_is_told_until_the_next_swap(stage):
     stage.problem = BackendError('gate', found='x', expected='y')
     stage.set(precision='bf16')
     stage.run_until_failed()
-    stage.set(task='lift')
+    stage.set(prompt='lift')
     stage.swaps.advance()
     assert stage.swaps.report.state == 'failed'
     stage.problem = None
@@ -271,16 +271,16 @@ def test_a_defect_while_making_is_logged_with_its_traceback(stage):
 
 def test_other_parameters_change_at_once_while_a_swap_is_under_way(stage):
     stage.hold.clear()
-    stage.set(precision='bf16', task='lift')
+    stage.set(precision='bf16', prompt='lift')
     stage.swaps.advance()
     stage.set(chunking__inference_rate_hz=3.0)
     assert stage.swaps.values['chunking.inference_rate_hz'] == 3.0
-    stage.set(task='drop')
-    assert stage.swaps.values['task'] == 'drop'
+    stage.set(prompt='drop')
+    assert stage.swaps.values['prompt'] == 'drop'
     stage.hold.set()
     stage.problem = BackendError('gate', found='x', expected='y')
     stage.run_until_failed()
-    assert stage.values['task'] == 'drop'
+    assert stage.values['prompt'] == 'drop'
     assert stage.back == [{'precision': 'fp32'}]
 
 
@@ -289,25 +289,25 @@ def test_the_newest_wish_wins(stage):
     stage.set(precision='bf16')
     stage.swaps.advance()
     assert stage.begun.acquire(timeout=LIMIT_S)
-    stage.set(precision='fp16', task='lift')
+    stage.set(precision='fp16', prompt='lift')
     stage.swaps.advance()
     assert stage.swaps.report.target == 'precision fp16'
     stage.hold.set()
     stage.run_until_swapped()
     assert served(stage).config.precision == 'fp16'
     assert [loaded.settings.config.precision for loaded in stage.made] == ['fp16']
-    assert stage.swaps.values['task'] == 'lift'
+    assert stage.swaps.values['prompt'] == 'lift'
 
 
 def test_going_back_to_what_serves_ends_the_swap_and_nothing_is_held(stage):
     stage.hold.clear()
-    stage.set(precision='bf16', task='lift')
+    stage.set(precision='bf16', prompt='lift')
     stage.swaps.advance()
     assert stage.begun.acquire(timeout=LIMIT_S)
     stage.set(precision='fp32')
     stage.swaps.advance()
     assert stage.swaps.report.state == 'idle'
-    assert stage.swaps.values['task'] == 'lift'
+    assert stage.swaps.values['prompt'] == 'lift'
     stage.hold.set()
     assert stage.swaps.join(timeout_s=LIMIT_S)
     assert stage.taken == []
@@ -318,7 +318,7 @@ def test_going_back_while_the_new_policy_takes_over_is_a_swap_of_its_own(stage):
     stage.set(precision='bf16')
     stage.run_until(lambda: stage.swaps.handing)
     assert 'old policy to end' in stage.swaps.report.text
-    stage.set(precision='fp32', task='lift')
+    stage.set(precision='fp32', prompt='lift')
     stage.swaps.advance()
     assert stage.taken == []
     stage.hand_over_at_once = True
@@ -326,7 +326,7 @@ def test_going_back_while_the_new_policy_takes_over_is_a_swap_of_its_own(stage):
     stage.swaps.advance()
     assert [serving.loaded.settings.config.precision for serving, _ in stage.taken] == ['bf16']
     in_effect = stage.swaps.values
-    assert (in_effect['precision'], in_effect['task']) == ('bf16', '')
+    assert (in_effect['precision'], in_effect['prompt']) == ('bf16', '')
     stage.run_until_swapped(2)
     assert served(stage).config.precision == 'fp32'
     assert stage.swaps.values == stage.values
@@ -398,7 +398,7 @@ def test_a_mode_set_meanwhile_that_the_new_policy_cannot_follow_fails_the_swap(s
 
 def test_the_end_of_serving_gives_the_swap_up_and_keeps_what_was_set(stage):
     stage.hold.clear()
-    stage.set(precision='bf16', task='lift')
+    stage.set(precision='bf16', prompt='lift')
     stage.swaps.advance()
     assert stage.begun.acquire(timeout=LIMIT_S)
     stage.swaps.stop()
@@ -488,7 +488,7 @@ def test_only_other_weights_or_other_sampling_are_another_policy():
 
 
 def test_a_target_names_what_changes():
-    wanted = {**DEFAULTS, 'precision': 'bf16', 'backend': 'eager', 'task': 'lift'}
+    wanted = {**DEFAULTS, 'precision': 'bf16', 'backend': 'eager', 'prompt': 'lift'}
     assert target_text(wanted, DEFAULTS) == 'backend eager, precision bf16'
 
 

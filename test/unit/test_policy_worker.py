@@ -58,7 +58,11 @@ class Bench:
             **pacing,
         }
         self.worker = PolicyWorker(
-            SimpleNamespace(policy=self.policy, contract=self.setup.robot),
+            SimpleNamespace(
+                policy=self.policy,
+                contract=self.setup.robot,
+                capabilities=SimpleNamespace(requires_task=False, noise_shape=()),
+            ),
             self.setup.reader,
             self.gate,
             session_id=SESSION,
