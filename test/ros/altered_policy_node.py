@@ -3,9 +3,10 @@
 SLOW_S: each inference takes this much longer. SLOW_LOAD_S: so does loading. FAIL: text of the
 RuntimeError of each inference. FAIL_AFTER: only after this many good ones. FAIL_LOAD: text of the
 RuntimeError of loading. STRICT_GATE: no gate can be passed. QUICK_LOADS: this many policies are
-loaded before these three count.
+loaded before these three count. TELL: print what each inference is told to go on from, as JSON.
 """
 
+import json
 import os
 import sys
 import threading
@@ -29,10 +30,19 @@ class AlteredPolicy:
 
     def predict_chunk(self, observation, **options):
         self._inferences += 1
+        if 'TELL' in os.environ:
+            tell(observation, options.get('continuation'))
         if 'FAIL' in os.environ and self._inferences > int(os.environ.get('FAIL_AFTER', '0')):
             raise RuntimeError(os.environ['FAIL'])
         work_for(float(os.environ.get('SLOW_S', '0')))
         return self._policy.predict_chunk(observation, **options)
+
+
+def tell(observation, continuation):
+    told = {'stamp_ns': observation.stamp_ns, 'actions': None}
+    if continuation is not None:
+        told |= {'actions': continuation.actions.tolist(), 'delay': continuation.delay}
+    print(f'told {json.dumps(told)}', flush=True)  # noqa: T201
 
 
 def work_for(seconds):

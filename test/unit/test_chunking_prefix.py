@@ -82,7 +82,7 @@ def test_a_chunk_that_ran_out_is_continued_by_its_last_action_not_by_zeros():
     [
         (np.zeros((0, 2), np.float32), 0.0, 4),
         (np.zeros(4, np.float32), 0.0, 4),
-        (np.zeros((4, 2), np.float32), -0.5, 4),
+        (np.zeros((4, 2), np.float32), math.inf, 4),
         (np.zeros((4, 2), np.float32), math.nan, 4),
         (np.zeros((4, 2), np.float32), 0.0, 0),
     ],
@@ -150,7 +150,37 @@ def test_a_robot_that_stands_still_stays_at_its_row():
 
 
 def test_an_observation_from_before_the_chunk_began_goes_on_from_its_first_row():
-    assert playback(1.0, at_ns=5 * DT_NS).row_at(0, dt_s=DT_S) == 0.0
+    made = source()
+    made.sent(chunk(np.arange(12, dtype=np.float32).reshape(6, 2), stamp_ns=0))
+    made.follow(playback(1.0, at_ns=5 * DT_NS))
+    assert made.prefix(2 * DT_NS, epoch=0).actions[:, 0].tolist() == [0, 0, 0, 2, 4, 6]
+
+
+def test_what_was_played_before_a_chunk_arrived_is_of_the_one_before():
+    made = source()
+    for number, first in ((1, 0.0), (2, 100.0)):
+        rows = first + np.arange(6, dtype=np.float32)[:, None].repeat(2, axis=1)
+        made.sent(chunk(rows, stamp_ns=0, chunk_id=number))
+    made.follow(playback(2.0, at_ns=2 * DT_NS))
+    made.follow(playback(1.0, at_ns=4 * DT_NS, chunk_id=2))
+    made.follow(playback(2.0, at_ns=5 * DT_NS, chunk_id=2))
+    # The second came between the third and the fourth row from the observation at 1.5 dt.
+    told = made.prefix(3 * DT_NS // 2, epoch=0).actions[:, 0]
+    assert told.tolist() == [1.5, 2.5, 3.5, 101.5, 102.5, 103.5]
+    assert made.prefix(4 * DT_NS, epoch=0).actions[0, 0] == 101.0
+
+
+def test_the_first_word_of_a_chunk_tells_how_long_it_took():
+    made = source(warm_up=1)
+    for number in (1, 2):
+        made.sent(chunk(np.zeros((6, 2), np.float32), stamp_ns=0, chunk_id=number))
+    made.follow(playback(5.0))
+    assert made.delay.latency_s == 0.0, 'the warm-up'
+    made.follow(playback(2.0, chunk_id=2))
+    made.follow(playback(4.0, chunk_id=2))
+    assert made.delay.rows(DT_S) == 2
+    made.restart()
+    assert made.delay.rows(DT_S) == 2
 
 
 def test_the_delay_is_at_most_the_chunk():

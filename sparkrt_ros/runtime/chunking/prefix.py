@@ -45,9 +45,9 @@ class Playback:
     playing: bool
 
     def row_at(self, stamp_ns: int, *, dt_s: float) -> float:
-        """The row that was or will be due at ``stamp_ns``, not below 0."""
+        """The row that was or will be due at ``stamp_ns``; below 0 before the chunk began."""
         moved = (stamp_ns - self.at_ns) / (dt_s * 1e9) if self.playing else 0.0
-        return max(0.0, self.row + moved)
+        return self.row + moved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,28 +65,25 @@ class Prefix:
 def rest_of_chunk(actions: FloatArray, *, row: float, rows: int) -> FloatArray:
     """``rows`` rows of (T, A) ``actions`` from ``row`` on, then its last row: (rows, A) float32.
 
-    A row between two is interpolated linearly. Raises ConfigError without rows, or for a ``row``
-    below 0.
+    A row between two is interpolated linearly; below 0, before the chunk began, it is its first.
+    Raises ConfigError without rows, or for a ``row`` that is no number.
     """
-    if actions.ndim != 2 or len(actions) == 0 or rows < 1 or not row >= 0.0:
+    if actions.ndim != 2 or len(actions) == 0 or rows < 1 or not math.isfinite(row):
         raise ConfigError(
             'rest of a chunk',
             found=f'actions of shape {actions.shape}, row {row}, {rows} rows wanted',
-            expected='(rows >= 1, joints), a row of at least 0 and at least 1 row',
+            expected='(rows >= 1, joints), a finite row and at least 1 row',
         )
     last = len(actions) - 1
-    first = min(row, float(last))
-    if abs(first - round(first)) <= SAME_ROW:
-        first = float(round(first))
-    begin = int(first)
-    fraction = first - begin
-    low = np.minimum(np.arange(begin, begin + rows), last)
+    if abs(row - round(row)) <= SAME_ROW:
+        row = float(round(row))
+    places = np.clip(row + np.arange(rows), 0.0, float(last))
+    low = places.astype(np.int64)
+    fractions = (places - low).astype(np.float32)[:, None]
     taken: FloatArray = actions[low].astype(np.float32)
-    if fraction == 0.0:
-        return taken
-    high = actions[np.minimum(low + 1, last)]
-    between: FloatArray = (taken + np.float32(fraction) * (high - taken)).astype(np.float32)
-    return between
+    ahead = actions[np.minimum(low + 1, last)].astype(np.float32)
+    rest: FloatArray = taken + fractions * (ahead - taken)
+    return rest
 
 
 class DelayEstimate:
@@ -139,7 +136,9 @@ class PrefixSource:
         self._session_id = session_id
         self._sent: OrderedDict[int, ActionChunk] = OrderedDict()
         self._playback: Playback | None = None
+        self._before: Playback | None = None
         self._arrived_id = 0
+        self._arrived_ns = 0
 
     def sent(self, chunk: ActionChunk) -> None:
         """A chunk was published."""
@@ -152,35 +151,52 @@ class PrefixSource:
 
         The first word of a chunk tells how much of it was consumed when it arrived.
         """
-        self._playback = playback
+        before, self._playback = self._playback, playback
         if playback is None or playback.session_id != self._session_id:
             return
         chunk = self._sent.get(playback.chunk_id)
         if chunk is not None and chunk.chunk_id != self._arrived_id:
+            self._before, self._arrived_ns = before, playback.at_ns
             self._arrived_id = chunk.chunk_id
             self.delay.add(playback.row * chunk.dt_s)
 
     def restart(self) -> None:
         """A new episode: there is nothing to go on from."""
         self._sent.clear()
-        self._playback = None
+        self._playback = self._before = None
         self._arrived_id = 0
 
     def prefix(self, observation_ns: int, *, epoch: int) -> Prefix | None:
         """What the chunk of an observation at ``observation_ns`` has to go on from.
 
         None where the streamer plays no chunk of this process and epoch. The rows are those of
-        the chunk as it was sent, and as many as it had.
+        the chunk as it was sent, and as many as it had; those due before it arrived are of the
+        chunk that played until then.
         """
         playback = self._playback
-        if playback is None or playback.session_id != self._session_id:
+        chunk = self._chunk_of(playback, epoch=epoch)
+        if playback is None or chunk is None:
             return None
-        chunk = self._sent.get(playback.chunk_id)
-        if chunk is None or chunk.epoch != epoch:
-            return None
-        row = playback.row_at(observation_ns, dt_s=chunk.dt_s)
+        actions = _rest(chunk, playback, observation_ns, rows=chunk.rows)
+        before = self._chunk_of(self._before, epoch=epoch)
+        earlier_ns = self._arrived_ns - observation_ns
+        if self._before is not None and before is not None and earlier_ns > 0:
+            earlier = math.ceil(earlier_ns / (chunk.dt_s * 1e9) - SAME_ROW)
+            played = _rest(before, self._before, observation_ns, rows=chunk.rows)
+            actions[:earlier] = played[:earlier]
         return Prefix(
-            actions=rest_of_chunk(chunk.actions, row=row, rows=chunk.rows),
+            actions=actions,
             delay=min(self.delay.rows(chunk.dt_s), chunk.rows),
             chunk_id=chunk.chunk_id,
         )
+
+    def _chunk_of(self, playback: Playback | None, *, epoch: int) -> ActionChunk | None:
+        if playback is None or playback.session_id != self._session_id:
+            return None
+        chunk = self._sent.get(playback.chunk_id)
+        return None if chunk is None or chunk.epoch != epoch else chunk
+
+
+def _rest(chunk: ActionChunk, playback: Playback, observation_ns: int, *, rows: int) -> FloatArray:
+    row = playback.row_at(observation_ns, dt_s=chunk.dt_s)
+    return rest_of_chunk(chunk.actions, row=row, rows=rows)
