@@ -49,7 +49,7 @@ def takes(streamer):
     return found
 
 
-@pytest.mark.parametrize('slow_s', ['0.0', '0.2'])
+@pytest.mark.parametrize('slow_s', ['0.1', '0.25'])
 def test_a_policy_is_told_what_the_robot_then_really_did(
     slow_s, streamer, start_policy, feed, folder
 ):
