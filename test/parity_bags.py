@@ -22,6 +22,7 @@ from bag_factory import (
 )
 
 JOINTS = ('a', 'b', 'c', 'd', 'e')
+PI_JOINTS = tuple(f'joint_{number}' for number in range(7))
 CAMERA_HZ, JOINT_HZ, COMMAND_HZ = 10, 50, 50
 CLOCK = 'rosgraph_msgs/msg/Clock'
 CAMERAS = ('/front/image_raw', '/wrist/image_raw')
@@ -71,6 +72,20 @@ def write_robot(folder: Path, **changes: Any) -> Path:
     path = folder / 'little.yaml'
     path.write_text(yaml.safe_dump(contract(**changes)))
     return path
+
+
+def write_pi_robot(folder: Path) -> Path:
+    """The robot of the tiny Pi0.5 of the tests: seven joints, pictures in its sizes."""
+    plan, sizes = contract(), {'front': [64, 48], 'wrist': [33, 61]}
+    joint = {'unit': 'rad', 'limits': [-3, 3], 'max_velocity': 50}
+    output = {**plan['action']['outputs'][0], 'joints': list(PI_JOINTS)}
+    return write_robot(
+        folder,
+        cameras=[{**camera, 'resize': sizes[camera['name']]} for camera in plan['cameras']],
+        joints=[{'name': name, **joint} for name in PI_JOINTS],
+        state={**plan['state'], 'vector': list(PI_JOINTS)},
+        action={'vector': list(PI_JOINTS), 'outputs': [output]},
+    )
 
 
 def positions(time_s: float, *, count: int = len(JOINTS)) -> np.ndarray:

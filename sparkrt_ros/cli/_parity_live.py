@@ -51,6 +51,7 @@ def live_parity_options(args: argparse.Namespace, options: ParityOptions) -> Liv
         parameters=options.parameters,
         rate=args.live_rate,
         logs=LOGS,
+        seed=options.seed,
     )
 
 

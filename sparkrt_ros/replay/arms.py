@@ -17,9 +17,11 @@ from sparkrt_ros.nodes.loaded_policy import LoadedPolicy, LoadPolicy, load_from_
 from sparkrt_ros.nodes.parameter_spec import Value
 from sparkrt_ros.nodes.policy_parameters import POLICY_PARAMETERS, PolicySettings
 from sparkrt_ros.nodes.policy_worker import chunk_actions
+from sparkrt_ros.nodes.prompt_rules import check_prompt_fits
 from sparkrt_ros.replay.offline import Observed
 from sparkrt_ros.replay.result import Arm
 from sparkrt_ros.runtime.errors import ActionError, ConfigError
+from sparkrt_ros.runtime.noise import chunk_noise
 from sparkrt_ros.runtime.types import ActionChunk, FloatArray
 
 
@@ -119,6 +121,10 @@ class RunningArm:
         """All chunks in model space."""
         return self._normalized
 
+    def noise(self, seed: int, number: int) -> FloatArray | None:
+        """What chunk ``number``, counted from 0, starts from; None for a policy without noise."""
+        return chunk_noise(seed, number, self.loaded.capabilities.noise_shape)
+
     def infer(self, observed: Observed, *, noise: FloatArray | None) -> None:
         """Do what the node does with one observation, from pictures to the actions of a chunk.
 
@@ -200,6 +206,19 @@ def load_arm(
     while label in taken:
         label, number = f'{label.removesuffix(f" #{number - 1}")} #{number}', number + 1
     return RunningArm(spec, loaded, label=label)
+
+
+def check_replayable(loaded: LoadedPolicy, values: Mapping[str, Value]) -> None:
+    """Raise ConfigError for a policy that cannot be replayed with these parameters."""
+    check_prompt_fits(str(values['prompt']), loaded)
+    if loaded.receipt['mode'] == 'rtc':
+        raise ConfigError(
+            'chunking.mode',
+            found="'rtc'",
+            expected='another mode: each arm would have to go on from chunks of its own, so that '
+            'the arms would no longer be asked the same',
+            remedy='compare with --set chunking.mode=queue',
+        )
 
 
 def node_values(changes: Mapping[str, Value]) -> dict[str, Value]:

@@ -12,7 +12,7 @@ from sparkrt_ros.convert.contract import load_contract
 from sparkrt_ros.nodes.observation_intake import with_zero_stamps
 from sparkrt_ros.nodes.parameter_spec import Value
 from sparkrt_ros.nodes.policy_parameters import pacing_config
-from sparkrt_ros.replay.arms import ArmSpec, RunningArm, load_arm, node_values
+from sparkrt_ros.replay.arms import ArmSpec, RunningArm, check_replayable, load_arm, node_values
 from sparkrt_ros.replay.bag import Bag, BagMessage, open_bag
 from sparkrt_ros.replay.clock import MessageTimes
 from sparkrt_ros.replay.live_ear import LiveEar
@@ -23,7 +23,6 @@ from sparkrt_ros.replay.live_result import LiveResult
 from sparkrt_ros.replay.live_verdict import Judge, Played
 from sparkrt_ros.replay.offline import ReplayOptions
 from sparkrt_ros.replay.topics import needed_for_observations, resolve_topics
-from sparkrt_ros.runtime.errors import ConfigError
 
 EAGER = ArmSpec(backend='eager')
 START_LIMIT_S = 180.0
@@ -38,7 +37,8 @@ class LiveOptions:
 
     replay: its latency and rate are not used, since the nodes have their own. rate: None goes step
     by step, so that nothing is lost; 1.0 is as fast as it was recorded. withhold: messages of the
-    bag that are not played. logs: folder for what the nodes print.
+    bag that are not played. logs: folder for what the nodes print. seed: of the noise of a policy
+    that draws any, the same for the nodes and offline.
     """
 
     bag: Path
@@ -50,6 +50,7 @@ class LiveOptions:
     rate: float | None = None
     withhold: Withhold = lambda _: False
     logs: Path = Path('log/live')
+    seed: int = 0
 
 
 def run_live(
@@ -57,8 +58,8 @@ def run_live(
 ) -> LiveResult:
     """Start both nodes, play the bag to them, and judge. The bag is not written to.
 
-    Needs ROS. Raises what ``run_parity`` raises, ConfigError for a policy that draws noise,
-    ProcessDied where a node ends, LiveStalled where one does not answer.
+    Needs ROS. Raises what ``run_parity`` raises, ProcessDied where a node ends, LiveStalled where
+    one does not answer.
     """
     with LiveRun(options, progress=progress) as run:
         return run.judge(run.play())
@@ -88,7 +89,9 @@ class LiveRun(AbstractContextManager['LiveRun']):
             self._progress(f'loading {self._options.form}')
             self._arm = load_arm(self._options.form, values=self._values, contract=self._contract)
             stack.callback(self._arm.close)
-            _check_policy(self._arm)
+            check_replayable(self._arm.loaded, self._values)
+            if self._arm.loaded.capabilities.noise_shape:
+                self._parameters['vla.seed'] = self._options.seed
             namespace = self._options.replay.namespace
             self._inputs = make_inputs(self._bag, self._arm, namespace=namespace)
             self._stack = stack.pop_all()
@@ -146,6 +149,7 @@ class LiveRun(AbstractContextManager['LiveRun']):
                 'max_skew_s': self._values['observation.max_skew_s'],
             },
             messages=lambda: self._considered(played.sent),
+            seed=self._options.seed,
         )
         rate = self._options.rate
         return judge.step_by_step() if rate is None else judge.at_rate(rate)
@@ -197,13 +201,3 @@ def timed_messages(
         if time_ns is not None:
             sent: BagMessage | None = message if message.topic in inputs else None
             yield key, Timed(time_ns=time_ns, message=sent)
-
-
-def _check_policy(arm: RunningArm) -> None:
-    if arm.loaded.capabilities.is_iterative:
-        raise ConfigError(
-            'live replay',
-            found='a policy that draws noise for every inference',
-            expected='a policy whose actions follow from the observation',
-            remedy='compare its forms offline, where all get the same noise',
-        )

@@ -109,16 +109,22 @@ class OfflineRun:
 
 
 class OfflineSide:
-    """Replays a bag with one loaded policy; the same observation is inferred from only once."""
+    """Replays a bag with one loaded policy; the same observation is inferred from only once.
+
+    seed: of the noise, where the policy draws any; then also the number of the chunk counts.
+    """
 
     def __init__(
         self,
         bag: Bag,
         arm: RunningArm,
         options: ReplayOptions,
+        *,
+        seed: int = 0,
         **replay: Any,
     ) -> None:
         self._bag, self._arm, self._options, self._replay = bag, arm, options, replay
+        self._seed = seed
         self._known: dict[tuple[Any, ...], FloatArray] = {}
 
     def run(self, *, left_out: Collection[MessageKey] = ()) -> OfflineRun:
@@ -134,9 +140,12 @@ class OfflineSide:
 
     def _infer(self, observed: Observed) -> ActionChunk:
         chunk = observed.chunk
-        key = (chunk.epoch, chunk.observation_stamp_ns, *chunk.sample_stamps_ns.items())
+        noise = self._arm.noise(self._seed, observed.record.index)
+        number = None if noise is None else observed.record.index
+        stamps = chunk.sample_stamps_ns.items()
+        key = (chunk.epoch, chunk.observation_stamp_ns, number, *stamps)
         if key not in self._known:
-            self._arm.infer(observed, noise=None)
+            self._arm.infer(observed, noise=noise)
             self._known[key] = self._arm.newest_actions
         return replace(chunk, actions=self._known[key])
 

@@ -68,7 +68,7 @@ class Judge:
     """Compares one live replay with what comes of the bag offline.
 
     messages: makes an iterator over the messages that should have been taken. replay: further
-    arguments of Replay.
+    arguments of Replay. seed: of the noise, where the policy draws any.
     """
 
     def __init__(
@@ -80,7 +80,9 @@ class Judge:
         options: ReplayOptions,
         replay: Mapping[str, Any],
         messages: Callable[[], Iterator[tuple[MessageKey, BagMessage]]],
+        seed: int = 0,
     ) -> None:
+        self._seed = seed
         self._played, self._bag, self._arm = played, bag, arm
         self._options, self._replay = options, replay
         self._policy = Matcher(played.policy, node=POLICY)
@@ -98,7 +100,7 @@ class Judge:
     def step_by_step(self) -> LiveResult:
         """Against the offline run of the same bag, which had the same order of events."""
         heard, keys = self._played.heard, self._dropped.keys()
-        side = OfflineSide(self._bag, self._arm, self._options, **self._replay)
+        side = OfflineSide(self._bag, self._arm, self._options, seed=self._seed, **self._replay)
         differences = compare(heard, side.run())
         if differences and keys:
             left = compare(heard, side.run(left_out=keys))
@@ -208,7 +210,7 @@ class Judge:
             skew_s=snapshot.skew_s,
         )
         observed = Observed(record=record, observation=reading.observation, chunk=chunk)
-        self._arm.infer(observed, noise=None)
+        self._arm.infer(observed, noise=self._arm.noise(self._seed, live.chunk_id - 1))
         return replace(chunk, actions=self._arm.newest_actions)
 
     def _result(self, pacing: str, differences: list[Difference]) -> LiveResult:

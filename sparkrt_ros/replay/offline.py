@@ -339,7 +339,7 @@ class _StandIn:
         self._clock = clock
         self._latency_ns = latency_ns
 
-    def predict_chunk(self, observation: Observation) -> FloatArray:
+    def predict_chunk(self, observation: Observation, **_: Any) -> FloatArray:
         self._clock.ahead_ns = self._latency_ns
         return self._zeros
 

@@ -19,7 +19,7 @@ from sparkrt_ros.nodes.observation_intake import with_zero_stamps
 from sparkrt_ros.nodes.parameter_spec import Value
 from sparkrt_ros.nodes.policy_parameters import pacing_config
 from sparkrt_ros.replay.apart import ReplayApart, ReplayJob
-from sparkrt_ros.replay.arms import ArmSpec, RunningArm, load_arm, node_values
+from sparkrt_ros.replay.arms import ArmSpec, RunningArm, check_replayable, load_arm, node_values
 from sparkrt_ros.replay.bag import Bag, open_bag
 from sparkrt_ros.replay.judge import ThresholdTable
 from sparkrt_ros.replay.lerobot import LeRobotFiles
@@ -29,7 +29,6 @@ from sparkrt_ros.replay.result import ParityResult
 from sparkrt_ros.replay.summary import Findings, summarize
 from sparkrt_ros.replay.worst import WorstFrames
 from sparkrt_ros.runtime.errors import BackendError, ConfigError, ObservationError
-from sparkrt_ros.runtime.noise import chunk_noise
 
 # Called with what is being done and how much of it is done, 0 to 1; None: unknown.
 Progress = Callable[[str, float | None], None]
@@ -128,6 +127,7 @@ class _Run:
         self._begun_s = time.perf_counter()
         # What cannot be compared in the end should fail before minutes of work.
         self._add_arm(options.reference)
+        check_replayable(self._arms[0].loaded, values)
         self._files = stack.enter_context(
             LeRobotFiles(
                 self._arms[0].loaded,
@@ -175,8 +175,8 @@ class _Run:
 
     def _infer(self, batch: list[Observed]) -> None:
         """Every arm on every observation; one arm at a time, since each wants all cores."""
-        shape = self._arms[0].loaded.capabilities.noise_shape
-        noises = [chunk_noise(self._options.seed, o.record.index, shape) for o in batch]
+        reference, seed = self._arms[0], self._options.seed
+        noises = [reference.noise(seed, observed.record.index) for observed in batch]
         for arm in self._arms:
             for observed, noise in zip(batch, noises, strict=True):
                 arm.infer(observed, noise=noise)

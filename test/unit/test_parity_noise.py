@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from bag_factory import write_mcap
-from parity_bags import JOINTS, contract, drive, write_robot
+from parity_bags import JOINTS, PI_JOINTS, drive, write_pi_robot
 from parity_fakes import ROWS, ToyLoader, ToyPolicy
 from pi_folder import write_pi_folder
 from test_parity_run import Runs
@@ -15,6 +16,7 @@ from test_parity_run import Runs
 from sparkrt_ros.replay.arms import ArmSpec
 from sparkrt_ros.replay.offline import ReplayOptions
 from sparkrt_ros.replay.run import ParityOptions, run_parity
+from sparkrt_ros.runtime.errors import ConfigError
 
 
 @pytest.fixture
@@ -61,31 +63,18 @@ def test_a_policy_that_draws_no_noise_is_given_none(runs: Runs) -> None:
 
 def test_a_policy_that_starts_from_noise_can_be_repeated(tmp_path: Path) -> None:
     """Pi0.5, tiny: its forms agree because they start alike, and the seed decides how."""
-    names = tuple(f'joint_{number}' for number in range(7))
-    joint = {'unit': 'rad', 'limits': [-3, 3], 'max_velocity': 50}
-    plan = contract()
-    sizes = {'front': [64, 48], 'wrist': [33, 61]}
-    robot = write_robot(
-        tmp_path,
-        cameras=[{**camera, 'resize': sizes[camera['name']]} for camera in plan['cameras']],
-        joints=[{'name': name, **joint} for name in names],
-        state={**plan['state'], 'vector': list(names)},
-        action={
-            'vector': list(names),
-            'outputs': [{**plan['action']['outputs'][0], 'joints': list(names)}],
-        },
-    )
-    write_mcap(tmp_path / 'bag.mcap', drive(seconds=2.0, names=names))
+    robot = write_pi_robot(tmp_path)
+    write_mcap(tmp_path / 'bag.mcap', drive(seconds=2.0, names=PI_JOINTS))
     folder = write_pi_folder('pi05', tmp_path / 'policy')
 
-    def run(seed: int) -> list[np.ndarray]:
+    def run(seed: int, **parameters: Any) -> list[np.ndarray]:
         result = run_parity(
             ParityOptions(
                 bag=tmp_path / 'bag.mcap',
                 robot=str(robot),
                 checkpoint=folder,
                 candidates=(ArmSpec(backend='eager'),),
-                parameters={'prompt': 'pick up the cube'},
+                parameters={'prompt': 'pick up the cube', **parameters},
                 replay=ReplayOptions(max_chunks=3),
                 seed=seed,
             )
@@ -97,3 +86,7 @@ def test_a_policy_that_starts_from_noise_can_be_repeated(tmp_path: Path) -> None
     first, again, other = run(1), run(1), run(2)
     assert first[0].tobytes() == first[1].tobytes() == again[0].tobytes()
     assert np.abs(first[0] - other[0]).max() > 1e-3
+    with pytest.raises(ConfigError, match='an empty prompt'):
+        run(1, prompt='')
+    with pytest.raises(ConfigError, match='each arm would have to go on from chunks of its own'):
+        run(1, **{'chunking.mode': 'rtc'})
