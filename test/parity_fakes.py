@@ -50,7 +50,7 @@ class ToyPolicy:
     (index, chunk). Given noise is added.
     """
 
-    last_timing = SimpleNamespace(preprocess_s=0.0, model_s=0.0, postprocess_s=0.0)
+    last_timing = SimpleNamespace(preprocess_s=0.0, model_s=0.0, postprocess_s=0.0, stages_s={})
 
     def __init__(
         self,
@@ -67,6 +67,7 @@ class ToyPolicy:
         self.closed = False
         self._see, self._alter = see, alter
         self._receipt = dict(receipt or {})
+        self.memory_bytes: dict[str, int] = {}
 
     @property
     def receipt(self) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,8 @@ REHEARSALS = 3
 class LoadedPolicy:
     """load_s: from the request to the warm policy. receipt: what serves, for people.
 
-    capabilities: of the checkpoint; how its chunks are used is in the receipt.
+    capabilities: of the checkpoint; how its chunks are used is in the receipt. memory_bytes: see
+    ``Policy.memory_bytes``, once it was warm.
     """
 
     policy: Policy
@@ -37,6 +38,7 @@ class LoadedPolicy:
     settings: PolicySettings
     receipt: dict[str, Any]
     load_s: float
+    memory_bytes: Mapping[str, int] = field(default_factory=dict)
 
     def with_settings(self, settings: PolicySettings) -> LoadedPolicy:
         """The same policy, its chunks used as ``settings`` say; ConfigError where it cannot be."""
@@ -99,6 +101,7 @@ def prepare(
         settings=settings,
         receipt=policy.receipt,
         load_s=time.perf_counter() - start_s,
+        memory_bytes=policy.memory_bytes,
     )
     return loaded.with_settings(settings)
 

@@ -26,6 +26,7 @@ class PolicyFacts:
     swap: SwapReport = field(default_factory=SwapReport)
     receipt: Mapping[str, Any] = field(default_factory=dict)
     load_s: float = 0.0
+    memory_bytes: Mapping[str, int] = field(default_factory=dict)
     figures: Figures = field(default_factory=Figures)
     streams: Mapping[str, StreamCounters] = field(default_factory=dict)
     bad_messages: int = 0
@@ -52,6 +53,7 @@ def policy_health(facts: PolicyFacts) -> Health:
             'prompt': facts.prompt,
             'epoch': facts.epoch,
             'load time [s]': facts.load_s,
+            **{f'{name} [MB]': size / 1e6 for name, size in facts.memory_bytes.items()},
         },
     )
 
@@ -73,6 +75,7 @@ def inference_health(facts: PolicyFacts) -> Health:
             'preprocess [s]': figures.preprocess_s,
             'model [s]': figures.model_s,
             'postprocess [s]': figures.postprocess_s,
+            **{f'{name} [s]': seconds for name, seconds in figures.stages_s.items()},
         },
     )
 

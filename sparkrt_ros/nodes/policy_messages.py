@@ -88,6 +88,8 @@ def status_message(facts: PolicyFacts, *, now_ns: int) -> PolicyStatus:
         preprocess_time=figures.preprocess_s,
         model_time=figures.model_s,
         postprocess_time=figures.postprocess_s,
+        stage_names=list(figures.stages_s),
+        stage_times=list(figures.stages_s.values()),
         load_time=facts.load_s,
         swap_state=facts.swap.state,
         swap_text=facts.swap.text,

@@ -130,6 +130,7 @@ def gather_facts(
         facts,
         receipt=serving.loaded.receipt,
         load_s=serving.loaded.load_s,
+        memory_bytes=serving.loaded.memory_bytes,
         streams=serving.intake.buffer.counters(now_ns),
         bad_messages=serving.bad_messages,
         unmatched=tuple(serving.inputs.unmatched()),

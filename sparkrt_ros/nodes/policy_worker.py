@@ -54,6 +54,7 @@ class Figures:
     preprocess_s: float = 0.0
     model_s: float = 0.0
     postprocess_s: float = 0.0
+    stages_s: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,6 +330,7 @@ class PolicyWorker:
             preprocess_s=timing.preprocess_s,
             model_s=timing.model_s,
             postprocess_s=timing.postprocess_s,
+            stages_s=dict(timing.stages_s),
         )
 
     def _note(self, **changes: object) -> None:

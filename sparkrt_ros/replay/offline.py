@@ -331,7 +331,7 @@ class Replay:
 class _StandIn:
     """Takes the place of the policy: lets the latency pass and answers zeros."""
 
-    last_timing = SimpleNamespace(preprocess_s=0.0, model_s=0.0, postprocess_s=0.0)
+    last_timing = SimpleNamespace(preprocess_s=0.0, model_s=0.0, postprocess_s=0.0, stages_s={})
 
     def __init__(self, loaded: LoadedPolicy, clock: VirtualClock, latency_ns: int) -> None:
         needs = loaded.capabilities

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
@@ -17,6 +19,16 @@ _FLOAT32_BYTES = 4
 def float32_bytes(tensors: Mapping[str, TensorInfo]) -> int:
     """Bytes of all tensors of a file together, once they are float32."""
     return sum(_FLOAT32_BYTES * info.count for info in tensors.values())
+
+
+def memory_now(device: torch.device, *, weights_bytes: int) -> dict[str, int]:
+    """See ``Policy.memory_bytes``."""
+    pages = int(Path('/proc/self/statm').read_text().split()[1])
+    sizes = {'weights': weights_bytes, 'process': pages * os.sysconf('SC_PAGESIZE')}
+    if device.type == 'cuda':
+        sizes['device'] = torch.cuda.memory_reserved(device)
+        sizes['device peak'] = torch.cuda.max_memory_reserved(device)
+    return sizes
 
 
 @contextmanager

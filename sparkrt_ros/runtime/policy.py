@@ -20,7 +20,7 @@ from sparkrt_ros.runtime.build_watch import UNWATCHED, BuildWatch
 from sparkrt_ros.runtime.checkpoint.load import Checkpoint, load_checkpoint
 from sparkrt_ros.runtime.config import RuntimeConfig, SessionMode, resolve_mode
 from sparkrt_ros.runtime.device import device_title, resolve_device
-from sparkrt_ros.runtime.device_memory import float32_bytes, memory_explained
+from sparkrt_ros.runtime.device_memory import float32_bytes, memory_explained, memory_now
 from sparkrt_ros.runtime.errors import BackendError
 from sparkrt_ros.runtime.host_inputs import Continuation, HostInputs
 from sparkrt_ros.runtime.malloc import give_back_now
@@ -200,6 +200,13 @@ class Policy:
     def last_timing(self) -> Timing:
         """Seconds of the last inference: preprocess_s, model_s, postprocess_s."""
         return self._open().last_timing
+
+    @property
+    def memory_bytes(self) -> dict[str, int]:
+        """``weights``, as float32; ``process``, of the host; and where there is a GPU ``device``,
+        what this process holds of it, and ``device peak``.
+        """
+        return memory_now(self._open().device, weights_bytes=self._needed_bytes)
 
     def step(self, observation: Observation) -> FloatArray:
         """Return the action (A,) float32 for this control step, in policy units.

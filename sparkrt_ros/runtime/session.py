@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,7 @@ from sparkrt_ros.runtime.host_inputs import (
 from sparkrt_ros.runtime.packing import Arrays, ObservationPacker
 from sparkrt_ros.runtime.policies.adapter import PolicyAdapter, PolicyContext, make_context
 from sparkrt_ros.runtime.processors.relative import ANCHOR_KEY
+from sparkrt_ros.runtime.stage_times import StageTimes
 from sparkrt_ros.runtime.types import FloatArray, Observation
 
 Preprocess = Callable[[dict[str, Tensor]], Mapping[str, Tensor]]
@@ -39,11 +40,16 @@ Postprocess = Callable[..., Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Where one inference spent its time; each part ends with the device idle."""
+    """Where one inference spent its time; each part ends with the device idle.
+
+    stages_s: region of the model -> its share of model_s, in order; empty where the model runs as
+        one recording, or is one region.
+    """
 
     preprocess_s: float = 0.0
     model_s: float = 0.0
     postprocess_s: float = 0.0
+    stages_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def total_s(self) -> float:
@@ -97,7 +103,8 @@ class Session:
         self._postprocessor = postprocessor
         self._backend = backend
         self._chunk_shape = (1, needs.chunk_size, needs.action_size)
-        self._context = make_context(adapter.regions(), backend=backend)
+        self._stages = StageTimes(synchronize=backend.synchronize)
+        self._context = self._stages.watch(make_context(adapter.regions(), backend=backend))
         self._packer = ObservationPacker(
             needs, device=backend.device, source_keys=source_keys, channels_last=channels_last
         )
@@ -298,7 +305,10 @@ class Session:
         noise = batch.get(NOISE_KEY, request.extras.noise)
         chunk = self._adapter.predict_chunk(self._context, batch, noise=noise)
         self._backend.synchronize()
-        self._timing = Timing(preprocess_s=ready - start, model_s=time.perf_counter() - ready)
+        model_s = time.perf_counter() - ready
+        self._timing = Timing(
+            preprocess_s=ready - start, model_s=model_s, stages_s=self._stages.take()
+        )
         actions = None if anchor is None else self._in_units(chunk, anchor)
         return _Prediction(normalized=chunk, actions=actions)
 
@@ -360,12 +370,7 @@ class Session:
         start = time.perf_counter()
         result = _to_host(self._postprocessor(normalized) if actions is None else actions)
         _check_finite(result)
-        before = self._timing
-        self._timing = Timing(
-            preprocess_s=before.preprocess_s,
-            model_s=before.model_s,
-            postprocess_s=time.perf_counter() - start,
-        )
+        self._timing = replace(self._timing, postprocess_s=time.perf_counter() - start)
         return result
 
 

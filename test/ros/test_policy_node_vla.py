@@ -58,6 +58,8 @@ def test_without_a_prompt_it_waits_and_says_so_and_goes_on_with_the_first_one(
     prompt.send(TASK)
     policy.chunks.wait_for(count=2)
     status = policy.wait_status('active')
+    assert list(status.stage_names) == ['prefix', 'denoise']
+    assert 0.0 < sum(status.stage_times) <= status.model_time
     assert (status.model, status.prompt, status.prompt_refused) == ('pi05', TASK, '')
 
 

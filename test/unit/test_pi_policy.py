@@ -63,6 +63,18 @@ def test_the_best_form_serves_and_says_so(folder: Path) -> None:
         assert receipt['vla']['num_steps'] == policy.capabilities.num_inference_steps == 3
 
 
+def test_where_the_time_of_an_inference_goes_and_what_memory_it_takes(policy: Policy) -> None:
+    policy.predict_chunk(observe())
+    timing = policy.last_timing
+    assert list(timing.stages_s) == ['prefix', 'denoise']
+    assert 0.0 < sum(timing.stages_s.values()) <= timing.model_s
+    assert timing.postprocess_s > 0.0
+    size = sum(p.numel() for p in policy._open()._adapter.served.parameters())
+    memory = policy.memory_bytes
+    assert memory['weights'] >= 4 * size > 0
+    assert memory['process'] > memory['weights']
+
+
 def test_bfloat16_passes_its_gate(folder: Path) -> None:
     config = RuntimeConfig(backend='fused', precision='bf16', device='cpu')
     with load_policy(folder, config=config) as policy:

@@ -18,7 +18,12 @@ SESSION = 11
 class CountingPolicy:
     """Row i of chunk n is n + i / 100 for every joint, in degrees."""
 
-    last_timing = SimpleNamespace(preprocess_s=0.001, model_s=0.002, postprocess_s=0.003)
+    last_timing = SimpleNamespace(
+        preprocess_s=0.001,
+        model_s=0.002,
+        postprocess_s=0.003,
+        stages_s={'prefix': 0.0005, 'denoise': 0.0015},
+    )
 
     def __init__(self):
         self.observations = []
@@ -217,6 +222,7 @@ def test_figures_of_the_last_inference(bench):
     assert figures.chunks == 1
     assert figures.ages_s == {'front': 0.0, 'state': 0.0}
     assert (figures.preprocess_s, figures.model_s, figures.postprocess_s) == (0.001, 0.002, 0.003)
+    assert figures.stages_s == {'prefix': 0.0005, 'denoise': 0.0015}
     assert 0.0 < figures.p50_s <= figures.p99_s
     before = figures
     bench.worker.failed(RuntimeError('no'))
