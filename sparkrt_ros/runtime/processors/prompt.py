@@ -185,7 +185,7 @@ class Instruction:
             needed = self._encoder.count(template.replace('{task}', task))
             if needed > limit:
                 raise ConfigError(
-                    'task',
+                    'prompt',
                     found=f'a prompt of {needed} tokens: {task[:80]!r}',
                     expected=f'at most {limit}',
                     remedy='shorten the instruction',
