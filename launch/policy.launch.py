@@ -41,9 +41,7 @@ def is_true(text):
 
 def overrides(values, names):
     """Return the parameters given on the command line, and those every node takes."""
-    given = {
-        name: ParameterValue(values[name], value_type=str) for name in names if values[name]
-    }
+    given = {name: ParameterValue(values[name], value_type=str) for name in names if values[name]}
     given['use_sim_time'] = is_true(values['use_sim_time'])
     given['autostart'] = is_true(values['autostart'])
     return given
