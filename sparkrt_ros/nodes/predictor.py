@@ -99,10 +99,13 @@ class Predictor:
             return {}
         from sparkrt_ros.runtime.host_inputs import Continuation
 
+        # Behind the end of a chunk nothing is known but that the robot would stand still, which
+        # is no course to be drawn towards, except as far as it really will.
+        known = max(prefix.known, prefix.delay)
         continuation = Continuation(
             actions=self._loaded.contract.action_to_policy(prefix.actions),
             delay=prefix.delay,
-            horizon=self.choices.execution_horizon,
+            horizon=min(self.choices.execution_horizon, known),
         )
         return {'continuation': continuation}
 

@@ -139,7 +139,7 @@ def test_the_prefix_follows_what_the_streamer_plays_not_the_clock():
     made.delay.add(2.5 * DT_S)
     prefix = made.prefix(13 * DT_NS, epoch=0)
     assert prefix.actions[:, 0].tolist() == [*range(5, 20), 19, 19, 19, 19, 19]
-    assert (prefix.delay, prefix.chunk_id) == (3, 1)
+    assert (prefix.delay, prefix.chunk_id, prefix.known) == (3, 1, 15)
 
 
 def test_a_robot_that_stands_still_stays_at_its_row():
@@ -168,6 +168,14 @@ def test_what_was_played_before_a_chunk_arrived_is_of_the_one_before():
     told = made.prefix(3 * DT_NS // 2, epoch=0).actions[:, 0]
     assert told.tolist() == [1.5, 2.5, 3.5, 101.5, 102.5, 103.5]
     assert made.prefix(4 * DT_NS, epoch=0).actions[0, 0] == 101.0
+
+
+@pytest.mark.parametrize(('row', 'known'), [(0.0, 6), (-2.0, 6), (2.0, 4), (2.5, 3), (9.0, 0)])
+def test_it_tells_how_many_rows_the_chunk_still_has(row, known):
+    made = source()
+    made.sent(chunk(np.zeros((6, 2), np.float32), stamp_ns=0))
+    made.follow(playback(row))
+    assert made.prefix(0, epoch=0).known == known
 
 
 def test_the_first_word_of_a_chunk_tells_how_long_it_took():

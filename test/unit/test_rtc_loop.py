@@ -84,6 +84,20 @@ def test_the_first_inference_of_an_episode_goes_on_from_nothing():
     assert [a.continuation is None for a in loop.policy.asked[asked:][:2]] == [True, False]
 
 
+def test_nothing_is_drawn_towards_what_lies_behind_the_end_of_a_chunk():
+    loop = Loop(steps=ROWS)
+    loop.policy.latency_s = lambda: 0.1
+    loop.run(6.0)
+    told = [a.continuation for a in loop.policy.asked if a.continuation is not None][1:]
+    # The chunk ends while an inference runs: two rows of it are played, and no more are left.
+    assert {(one.delay, one.horizon) for one in told} == {(2, 2)}
+    half = Loop(steps=ROWS // 2)
+    half.policy.latency_s = lambda: 0.1
+    half.run(6.0)
+    told = [a.continuation for a in half.policy.asked if a.continuation is not None][1:]
+    assert {(one.delay, one.horizon) for one in told} == {(3, 10)}
+
+
 def test_a_chunk_that_was_withheld_is_nothing_to_go_on_from():
     loop = Loop()
     loop.run(2.0)

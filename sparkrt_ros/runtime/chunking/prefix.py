@@ -54,12 +54,14 @@ class Playback:
 class Prefix:
     """actions: (T, A) float32, row 0 due at the observation; delay: rows played before arrival.
 
-    chunk_id: of the chunk that it is the rest of.
+    chunk_id: of the chunk that it is the rest of. known: rows up to the end of that chunk, from
+    where on its last one is held.
     """
 
     actions: FloatArray
     delay: int
     chunk_id: int
+    known: int
 
 
 def rest_of_chunk(actions: FloatArray, *, row: float, rows: int) -> FloatArray:
@@ -188,6 +190,7 @@ class PrefixSource:
             actions=actions,
             delay=min(self.delay.rows(chunk.dt_s), chunk.rows),
             chunk_id=chunk.chunk_id,
+            known=_rows_left(chunk, playback, observation_ns),
         )
 
     def _chunk_of(self, playback: Playback | None, *, epoch: int) -> ActionChunk | None:
@@ -200,3 +203,8 @@ class PrefixSource:
 def _rest(chunk: ActionChunk, playback: Playback, observation_ns: int, *, rows: int) -> FloatArray:
     row = playback.row_at(observation_ns, dt_s=chunk.dt_s)
     return rest_of_chunk(chunk.actions, row=row, rows=rows)
+
+
+def _rows_left(chunk: ActionChunk, playback: Playback, observation_ns: int) -> int:
+    row = playback.row_at(observation_ns, dt_s=chunk.dt_s)
+    return min(chunk.rows, max(0, math.floor(chunk.rows - row + SAME_ROW)))
