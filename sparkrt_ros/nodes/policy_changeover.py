@@ -10,6 +10,7 @@ from typing import Any
 
 from sparkrt_ros.convert.contract import RobotContract
 from sparkrt_ros.nodes.chunk_gate import ChunkGate
+from sparkrt_ros.nodes.debug_images import DebugImages
 from sparkrt_ros.nodes.diagnostics import Diagnostics
 from sparkrt_ros.nodes.foresight import Foresight
 from sparkrt_ros.nodes.inference_thread import InferenceThread
@@ -50,6 +51,7 @@ class Changeover(ManagedNode):
     _worker: PolicyWorker | None
     _swaps: PolicySwaps
     _foresight: Foresight
+    _debug: DebugImages
     _session_id: int
     _next_chunk_id: int
     _status_timer: Any
@@ -186,6 +188,8 @@ class Changeover(ManagedNode):
         """Say who serves."""
         receipt = serving.loaded.receipt
         self._diagnostics.hardware_id = f'{receipt["policy"]} {receipt["digest"]}'
+        cameras = serving.intake.cameras.values()
+        self._debug.follow({camera.name: camera.key for camera in cameras})
         for warning in receipt['warnings']:
             self.get_logger().warning(warning)
         for line in serving.describe():

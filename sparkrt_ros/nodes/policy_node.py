@@ -29,6 +29,7 @@ from sparkrt_ros.convert.time import stamp_to_ns
 from sparkrt_ros.nodes import qos
 from sparkrt_ros.nodes.chunk_gate import ChunkGate
 from sparkrt_ros.nodes.control_loop import SWITCH_INTERVAL_S, settle_process, wake_with_clock
+from sparkrt_ros.nodes.debug_images import DebugImages
 from sparkrt_ros.nodes.diagnostics import Diagnostics, Health
 from sparkrt_ros.nodes.foresight import Foresight
 from sparkrt_ros.nodes.inference_thread import InferenceThread, ThreadEnded, is_sticky
@@ -40,6 +41,7 @@ from sparkrt_ros.nodes.loaded_policy import (
     prepare,
 )
 from sparkrt_ros.nodes.observation_intake import with_zero_stamps
+from sparkrt_ros.nodes.observation_reader import Reading
 from sparkrt_ros.nodes.parameter_spec import Value
 from sparkrt_ros.nodes.policy_changeover import Changeover
 from sparkrt_ros.nodes.policy_health import HEALTH_ROWS, PolicyFacts
@@ -109,6 +111,7 @@ class PolicyNode(Changeover):
             on_failure=self._inference_failed,
         )
         self._foresight = Foresight()
+        self._debug = DebugImages(self, self._last_reading)
         self.parameters.veto = self._veto
         self._open_interfaces()
         self.parameters.on_change(self._parameters_changed)
@@ -173,6 +176,7 @@ class PolicyNode(Changeover):
         if serving is None:
             return
         serving.inputs.destroy()
+        self._debug.follow({})
         self._events.forget()
         self._diagnostics.hardware_id = NOTHING_LOADED
         # Where the thread has ended, it freed the policy itself.
@@ -299,6 +303,7 @@ class PolicyNode(Changeover):
 
     def _report(self) -> None:
         self._swaps.advance()
+        self._debug.publish()
         self.publish_status()
 
     # What leaves; the first two also from the inference thread
@@ -306,6 +311,7 @@ class PolicyNode(Changeover):
     def _publish_chunk(self, chunk: ActionChunk) -> None:
         now_ns = self._now_ns()
         self._chunks.publish(chunk_message(chunk, session_id=self._session_id, now_ns=now_ns))
+        self._debug.inferred()
 
     def _inference_failed(self, error: BaseException) -> None:
         worker = self._worker
@@ -343,6 +349,9 @@ class PolicyNode(Changeover):
         self._fault = fault
         self.publish_status()
         self.fail(fault, exit_code=FAULT)
+
+    def _last_reading(self) -> Reading | None:
+        return None if self._worker is None else self._worker.reading
 
     def _health(self, row: Callable[[PolicyFacts], Health]) -> Health:
         return row(self._facts())

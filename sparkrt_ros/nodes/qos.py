@@ -36,6 +36,8 @@ COMMAND = _profile(reliable=True, depth=1)
 CHUNK = _profile(reliable=True, depth=2)
 PROGRESS = _profile(reliable=True, depth=1)
 STATUS = _profile(reliable=True, depth=1)
+# Pictures for people: a slow viewer must not hold anything up.
+DEBUG = _profile(reliable=False, depth=1)
 DIAGNOSTICS = _profile(reliable=True, depth=10)
 # Whoever comes late gets it all: what was done depends on everything before it.
 TRACE = _profile(reliable=True, depth=1000, durability=DurabilityPolicy.TRANSIENT_LOCAL)
