@@ -14,6 +14,7 @@ from sparkrt_ros.nodes.debug_images import DebugImages
 from sparkrt_ros.nodes.diagnostics import Diagnostics
 from sparkrt_ros.nodes.foresight import Foresight
 from sparkrt_ros.nodes.inference_thread import InferenceThread
+from sparkrt_ros.nodes.input_watch import InputWatch
 from sparkrt_ros.nodes.loaded_policy import LoadedPolicy, LoadPolicy, prepare, rehearse
 from sparkrt_ros.nodes.parameter_spec import Value
 from sparkrt_ros.nodes.policy_parameters import (
@@ -52,6 +53,7 @@ class Changeover(ManagedNode):
     _swaps: PolicySwaps
     _foresight: Foresight
     _debug: DebugImages
+    _watch: InputWatch
     _session_id: int
     _next_chunk_id: int
     _status_timer: Any
@@ -91,6 +93,10 @@ class Changeover(ManagedNode):
         """See Host."""
         buffer = serving.intake.buffer
         return buffer.stale(self._now_ns())
+
+    def explain(self, serving: Serving) -> str:
+        """See Host."""
+        return self._watch.explain(serving)
 
     def take_over(self, thread: InferenceThread, serving: Serving, handover: Handover) -> None:
         """See Host."""

@@ -16,6 +16,7 @@ from std_msgs.msg import Float64MultiArray
 from sparkrt_ros.nodes import qos
 from sparkrt_ros.nodes.observation_intake import ObservationIntake
 from sparkrt_ros.nodes.policy_health import lost_text
+from sparkrt_ros.nodes.silent_topics import Link, patience_s, type_name
 from sparkrt_ros.nodes.throttle import ThrottledLog
 
 Arrived = Callable[[str, Any, int, bool], None]
@@ -44,26 +45,45 @@ class PolicyInputs:
         self._log = ThrottledLog(node.get_logger(), period_s=10.0)
         self._node = node
         self._arrived = arrived
-        self._subscriptions: list[Subscription[Any]] = []
+        streams = (*intake.cameras.values(), *intake.state_streams.values())
+        self._counts = {stream.name: 0 for stream in streams}
+        self._timings = {stream.name: stream.timing for stream in streams}
+        self._subscriptions: dict[str, Subscription[Any]] = {}
         for camera in intake.cameras.values():
             kind = _CAMERA_MESSAGES[camera.type]
             store = partial(self._take, camera.name, intake.image)
-            self._subscribe(kind, camera.topic, store, qos.CAMERA, events)
+            self._subscribe(camera.name, kind, camera.topic, store, qos.CAMERA, events)
         for stream in intake.state_streams.values():
             kind = _STATE_MESSAGES[stream.type]
             store = partial(self._take, stream.name, intake.joints)
-            self._subscribe(kind, stream.topic, store, qos.STATE, events)
+            self._subscribe(stream.name, kind, stream.topic, store, qos.STATE, events)
 
     def unmatched(self) -> list[str]:
         """Topics that nobody publishes compatibly."""
-        return [s.topic_name for s in self._subscriptions if s.get_publisher_count() == 0]
+        subscriptions = self._subscriptions.values()
+        return [s.topic_name for s in subscriptions if s.get_publisher_count() == 0]
+
+    def links(self) -> list[Link]:
+        """Every topic, for whoever finds out why one is silent."""
+        return [
+            Link(
+                topic=subscription.topic_name,
+                type_name=type_name(subscription.msg_type),
+                profile=subscription.qos_profile,
+                matched=subscription.get_publisher_count(),
+                count=self._counts[name],
+                patience_s=patience_s(self._timings[name], count=self._counts[name]),
+            )
+            for name, subscription in self._subscriptions.items()
+        ]
 
     def destroy(self) -> None:
-        for subscription in self._subscriptions:
+        for subscription in self._subscriptions.values():
             self._node.destroy_subscription(subscription)
         self._subscriptions.clear()
 
     def _take(self, name: str, store: Callable[..., bool], message: Any) -> None:
+        self._counts[name] += 1
         now_ns = self._node.get_clock().now().nanoseconds
         stored = False
         try:
@@ -75,6 +95,7 @@ class PolicyInputs:
 
     def _subscribe(
         self,
+        name: str,
         kind: type,
         topic: str,
         callback: Callable[[Any], None],
@@ -94,7 +115,7 @@ class PolicyInputs:
             subscription = self._node.create_subscription(
                 kind, topic, callback, profile, event_callbacks=callbacks
             )
-        self._subscriptions.append(subscription)
+        self._subscriptions[name] = subscription
 
     def _note_lost(self, topic: str, event: Any) -> None:
         self.lost[topic] = event.total_count

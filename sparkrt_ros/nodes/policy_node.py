@@ -33,6 +33,7 @@ from sparkrt_ros.nodes.debug_images import DebugImages
 from sparkrt_ros.nodes.diagnostics import Diagnostics, Health
 from sparkrt_ros.nodes.foresight import Foresight
 from sparkrt_ros.nodes.inference_thread import InferenceThread, ThreadEnded, is_sticky
+from sparkrt_ros.nodes.input_watch import InputWatch
 from sparkrt_ros.nodes.loaded_policy import (
     LoadPolicy,
     free_leftovers,
@@ -112,6 +113,7 @@ class PolicyNode(Changeover):
         )
         self._foresight = Foresight()
         self._debug = DebugImages(self, self._last_reading)
+        self._watch = InputWatch(self)
         self.parameters.veto = self._veto
         self._open_interfaces()
         self.parameters.on_change(self._parameters_changed)
@@ -304,6 +306,7 @@ class PolicyNode(Changeover):
     def _report(self) -> None:
         self._swaps.advance()
         self._debug.publish()
+        self._watch.look(self._serving, now_ns=self._now_ns())
         self.publish_status()
 
     # What leaves; the first two also from the inference thread
@@ -370,8 +373,15 @@ class PolicyNode(Changeover):
         elif state == 'active' and worker is not None:
             reason = worker.reason
             state = 'waiting' if worker.figures.reason else 'active'
+            if state == 'waiting':
+                reason = '; '.join((reason, *self._watch.silent.values()))
         return Situation(
-            state=state, reason=reason, epoch=self._gate.epoch, swap=self._swaps.report
+            state=state,
+            reason=reason,
+            epoch=self._gate.epoch,
+            swap=self._swaps.report,
+            rates_hz=self._watch.rates_hz,
+            silent=self._watch.silent,
         )
 
 

@@ -15,6 +15,8 @@ from rclpy.qos import (
     qos_policy_name_from_kind,
 )
 
+from sparkrt_ros.nodes.silent_topics import disagree
+
 
 def _profile(
     *, reliable: bool, depth: int, durability: DurabilityPolicy = DurabilityPolicy.VOLATILE
@@ -62,9 +64,10 @@ class QosEvents:
 
     @property
     def incompatible(self) -> dict[str, str]:
-        """Topic -> the policy that did not fit, for every topic that has seen a mismatch."""
+        """Topic -> the policy that did not fit, for every topic where one still does not."""
         with self._lock:
-            return dict(self._incompatible)
+            seen = dict(self._incompatible)
+        return {topic: policy for topic, policy in seen.items() if disagree(self._node, topic)}
 
     def forget(self) -> None:
         """Start over, after the subscriptions and publishers are gone."""

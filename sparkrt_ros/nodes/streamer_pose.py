@@ -14,6 +14,7 @@ from rclpy.node import Node
 from sparkrt_ros.convert.contract import STATE_TYPES, RobotContract, StateStream
 from sparkrt_ros.nodes import qos
 from sparkrt_ros.nodes.pose_merger import PoseMerger
+from sparkrt_ros.nodes.silent_topics import Link, patience_s, type_name
 from sparkrt_ros.nodes.streamer_core import Pose
 from sparkrt_ros.nodes.streamer_outlet import message_class
 from sparkrt_ros.nodes.streamer_trace import StreamerTrace
@@ -58,6 +59,8 @@ class PoseSource:
         self._trace = trace
         self._log = ThrottledLog(node.get_logger())
         self._group = PolledGroup()
+        self._counts = {stream.name: 0 for stream in contract.state_streams}
+        self._timings = {stream.name: stream.timing for stream in contract.state_streams}
         self.merger = PoseMerger(contract, deliver)
         self._subscriptions = {
             stream.name: self._subscribe(stream) for stream in contract.state_streams
@@ -85,6 +88,20 @@ class PoseSource:
             self.merger.deliver(self._now_ns())
         self._trace.publish()
 
+    def links(self) -> list[Link]:
+        """Every topic, for whoever finds out why one is silent."""
+        return [
+            Link(
+                topic=subscription.topic_name,
+                type_name=type_name(subscription.msg_type),
+                profile=subscription.qos_profile,
+                matched=subscription.get_publisher_count(),
+                count=self._counts[name],
+                patience_s=patience_s(self._timings[name], count=self._counts[name]),
+            )
+            for name, subscription in self._subscriptions.items()
+        ]
+
     def unmatched(self) -> tuple[str, ...]:
         """Topics that nobody publishes."""
         subscriptions = self._subscriptions.values()
@@ -98,6 +115,7 @@ class PoseSource:
 
     def _take(self, name: str, message: Any) -> bool:
         now_ns = self._now_ns()
+        self._counts[name] += 1
         self._trace.joints(name, message, now_ns=now_ns)
         try:
             self.merger.update(name, message, now_ns=now_ns)
