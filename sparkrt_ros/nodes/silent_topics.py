@@ -66,10 +66,7 @@ class Doctor:
             return f'nothing passes on {link.topic}; looking for the cause failed: {error}'
 
     def _cause(self, link: Link) -> str:
-        look = self._node.get_subscriptions_info_by_topic
-        if link.is_input:
-            look = self._node.get_publishers_info_by_topic
-        others = [info for info in look(link.topic) if not self._is_ours(info)]
+        others = [info for info in self._other_side(link, link.topic) if not self._is_mine(info)]
         if not others:
             return self._nobody(link)
         same = [info for info in others if info.topic_type == link.type_name]
@@ -82,7 +79,12 @@ class Doctor:
             return f'{_names(same)} is known but not connected yet'
         return _stuck(link, same)
 
-    def _is_ours(self, info: Any) -> bool:
+    def _other_side(self, link: Link, topic: str) -> list[Any]:
+        if link.is_input:
+            return list(self._node.get_publishers_info_by_topic(topic))
+        return list(self._node.get_subscriptions_info_by_topic(topic))
+
+    def _is_mine(self, info: Any) -> bool:
         mine = self._node.get_name(), self._node.get_namespace()
         return (info.node_name, info.node_namespace) == mine
 
@@ -102,12 +104,15 @@ class Doctor:
         return f'{text}: is the {who} running, in this namespace?'
 
     def _similar(self, link: Link) -> list[str]:
-        """Topics of this type with somebody at their other end, the most alike first."""
-        count = self._node.count_publishers if link.is_input else self._node.count_subscribers
+        """Topics of this type with a node of somebody else at their other end, the most alike
+        first.
+        """
         names = [
             name
             for name, types in self._node.get_topic_names_and_types()
-            if link.type_name in types and name != link.topic and count(name) > 0
+            if link.type_name in types
+            and name != link.topic
+            and any(i.node_name not in OUR_NODES for i in self._other_side(link, name))
         ]
         return difflib.get_close_matches(link.topic, names, n=MOST_SUGGESTIONS, cutoff=0.3)
 

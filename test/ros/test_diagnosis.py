@@ -170,6 +170,19 @@ def test_pictures_without_the_profile_of_the_middleware_name_it(peer, other, mon
     assert PROFILE_VARIABLE in Doctor(peer.node).cause(stuck)
 
 
+def test_topics_of_this_package_are_not_suggested(peer, ros_domain):
+    from ros_harness import Peer
+
+    streamer = Peer(domain=ros_domain, name='action_streamer')
+    streamer.publisher(JointState, '/action_streamer/joint_preview', qos.STATE)
+    inbox = peer.subscribe(JointState, '/action_streamer/joint_preview', qos.STATE)
+    inbox.wait_until(lambda: inbox.publishers == 1)
+    cause = Doctor(peer.node).cause(link('/joint_states', 'sensor_msgs/msg/JointState', qos.STATE))
+    streamer.close()
+    assert cause.startswith('nobody publishes on /joint_states')
+    assert 'preview' not in cause
+
+
 def test_an_empty_domain_is_suspected(peer):
     cause = Doctor(peer.node).cause(link('/far', 'sensor_msgs/msg/Image', qos.CAMERA))
     assert 'no other node is seen in domain' in cause
