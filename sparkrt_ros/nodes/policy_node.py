@@ -112,13 +112,13 @@ class PolicyNode(Changeover):
             on_failure=self._inference_failed,
         )
         self._foresight = Foresight()
-        self._debug = DebugImages(self, self._last_reading)
-        self._watch = InputWatch(self)
         self.parameters.veto = self._veto
         self._open_interfaces()
         self.parameters.on_change(self._parameters_changed)
 
     def _open_interfaces(self) -> None:
+        self._debug = DebugImages(self, self._last_reading)
+        self._watch = InputWatch(self)
         self._chunks = self.create_lifecycle_publisher(
             ActionChunkMessage,
             '~/action_chunk',

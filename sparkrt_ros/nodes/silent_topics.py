@@ -37,7 +37,7 @@ class Link:
 
     topic: full name. type_name: as ``sensor_msgs/msg/Image``. matched: endpoints of the other
     side it is connected to. count: messages that came; for a publisher, None. patience_s: how long
-    it may be silent.
+    it may be silent. who: is expected at the other end.
     """
 
     topic: str
@@ -46,6 +46,7 @@ class Link:
     matched: int
     count: int | None = None
     patience_s: float = PATIENCE_S
+    who: str = 'driver'
 
     @property
     def is_input(self) -> bool:
@@ -100,8 +101,7 @@ class Doctor:
         close = self._similar(link)
         if close:
             return f'{text}; there is {" and ".join(close)}: remap, or correct the contract'
-        who = 'driver' if link.is_input else 'controller'
-        return f'{text}: is the {who} running, in this namespace?'
+        return f'{text}: is the {link.who} running, in this namespace?'
 
     def _similar(self, link: Link) -> list[str]:
         """Topics of this type with a node of somebody else at their other end, the most alike

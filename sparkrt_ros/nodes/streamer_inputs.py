@@ -90,4 +90,5 @@ class StreamerInputs:
             profile=self._chunks.qos_profile,
             matched=self._chunks.get_publisher_count(),
             count=self._chunk_count,
+            who='policy node',
         )

@@ -89,6 +89,7 @@ class CommandOutlet:
                 type_name=type_name(publisher.msg_type),
                 profile=publisher.qos_profile,
                 matched=publisher.get_subscription_count(),
+                who='controller',
             )
             for publisher in self._publishers
         ]
