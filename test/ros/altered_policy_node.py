@@ -34,7 +34,7 @@ class AlteredPolicy:
         self._inferences += 1
         if 'TELL_PICTURES' in os.environ:
             for key, picture in observation.images.items():
-                tell(f'inferred from {key} {zlib.crc32(picture.tobytes())}')
+                say(f'inferred from {key} {zlib.crc32(picture.tobytes())}')
         if 'FAIL' in os.environ and self._inferences > int(os.environ.get('FAIL_AFTER', '0')):
             raise RuntimeError(os.environ['FAIL'])
         work_for(float(os.environ.get('SLOW_S', '0')))
@@ -46,7 +46,7 @@ def work_for(seconds):
     threading.Event().wait(seconds)
 
 
-def tell(text):
+def say(text):
     print(text, flush=True)  # noqa: T201
 
 
@@ -54,7 +54,7 @@ def watch_pictures(make_message):
     """``image_message`` that tells, or raises, as the environment says."""
 
     def made(picture):
-        tell('picture made')
+        say('picture made')
         if 'BREAK_PICTURES' in os.environ:
             raise RuntimeError(os.environ['BREAK_PICTURES'])
         return make_message(picture)
@@ -67,7 +67,7 @@ class Loader:
         self._quick = int(os.environ.get('QUICK_LOADS', '0'))
 
     def __call__(self, folder, **options):
-        tell('loading')
+        say('loading')
         if self._quick > 0:
             self._quick -= 1
         else:
