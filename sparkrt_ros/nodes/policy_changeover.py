@@ -16,6 +16,7 @@ from sparkrt_ros.nodes.foresight import Foresight
 from sparkrt_ros.nodes.inference_thread import InferenceThread
 from sparkrt_ros.nodes.input_watch import InputWatch
 from sparkrt_ros.nodes.loaded_policy import LoadedPolicy, LoadPolicy, prepare, rehearse
+from sparkrt_ros.nodes.observation_reader import Reading
 from sparkrt_ros.nodes.parameter_spec import Value
 from sparkrt_ros.nodes.policy_parameters import (
     SWAP_PARAMETERS,
@@ -200,6 +201,9 @@ class Changeover(ManagedNode):
             self.get_logger().warning(warning)
         for line in serving.describe():
             self.get_logger().info(line)
+
+    def _last_reading(self) -> Reading | None:
+        return None if self._worker is None else self._worker.reading
 
     def arrived(self, *message: Any) -> None:
         """See Host."""

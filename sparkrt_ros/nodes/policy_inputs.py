@@ -16,7 +16,7 @@ from std_msgs.msg import Float64MultiArray
 from sparkrt_ros.nodes import qos
 from sparkrt_ros.nodes.observation_intake import ObservationIntake
 from sparkrt_ros.nodes.policy_health import lost_text
-from sparkrt_ros.nodes.silent_topics import Link, patience_s, type_name
+from sparkrt_ros.nodes.silent_topics import Link, input_link, patience_s
 from sparkrt_ros.nodes.throttle import ThrottledLog
 
 Arrived = Callable[[str, Any, int, bool], None]
@@ -66,11 +66,8 @@ class PolicyInputs:
     def links(self) -> list[Link]:
         """Every topic, for whoever finds out why one is silent."""
         return [
-            Link(
-                topic=subscription.topic_name,
-                type_name=type_name(subscription.msg_type),
-                profile=subscription.qos_profile,
-                matched=subscription.get_publisher_count(),
+            input_link(
+                subscription,
                 count=self._counts[name],
                 patience_s=patience_s(self._timings[name], count=self._counts[name]),
             )

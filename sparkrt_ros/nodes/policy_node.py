@@ -42,7 +42,6 @@ from sparkrt_ros.nodes.loaded_policy import (
     prepare,
 )
 from sparkrt_ros.nodes.observation_intake import with_zero_stamps
-from sparkrt_ros.nodes.observation_reader import Reading
 from sparkrt_ros.nodes.parameter_spec import Value
 from sparkrt_ros.nodes.policy_changeover import Changeover
 from sparkrt_ros.nodes.policy_health import HEALTH_ROWS, PolicyFacts
@@ -352,9 +351,6 @@ class PolicyNode(Changeover):
         self._fault = fault
         self.publish_status()
         self.fail(fault, exit_code=FAULT)
-
-    def _last_reading(self) -> Reading | None:
-        return None if self._worker is None else self._worker.reading
 
     def _health(self, row: Callable[[PolicyFacts], Health]) -> Health:
         return row(self._facts())

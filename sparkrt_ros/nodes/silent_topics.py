@@ -18,6 +18,7 @@ from rclpy.qos import (
     QoSProfile,
     qos_check_compatible,
 )
+from rclpy.subscription import Subscription
 
 from sparkrt_ros.convert.contract_types import StreamTiming
 
@@ -160,6 +161,25 @@ class SilenceWatch:
         if self.causes.get(link.topic) != cause:
             self.causes[link.topic] = cause
             self._tell(f'nothing comes: {cause}')
+
+
+def input_link(
+    subscription: Subscription[Any],
+    *,
+    count: int,
+    patience_s: float = PATIENCE_S,
+    who: str = 'driver',
+) -> Link:
+    """The link of a subscription; see Link for the options."""
+    return Link(
+        topic=subscription.topic_name,
+        type_name=type_name(subscription.msg_type),
+        profile=subscription.qos_profile,
+        matched=subscription.get_publisher_count(),
+        count=count,
+        patience_s=patience_s,
+        who=who,
+    )
 
 
 def disagree(node: Node, topic: str) -> bool:

@@ -10,7 +10,7 @@ from rclpy.node import Node
 
 from sparkrt_ros.nodes.diagnostics import Health, Level
 from sparkrt_ros.nodes.pacing import LatencyTracker
-from sparkrt_ros.nodes.silent_topics import Doctor, Link, SilenceWatch, type_name
+from sparkrt_ros.nodes.silent_topics import Doctor, Link, SilenceWatch, input_link
 from sparkrt_ros.nodes.stream_rates import RateMeter
 from sparkrt_ros.nodes.streamer_parts import StreamerParts
 
@@ -84,11 +84,4 @@ class StreamerInputs:
         return [self._doctor.cause(link) for link in links if link.topic in topics]
 
     def _chunk_link(self) -> Link:
-        return Link(
-            topic=self._chunks.topic_name,
-            type_name=type_name(self._chunks.msg_type),
-            profile=self._chunks.qos_profile,
-            matched=self._chunks.get_publisher_count(),
-            count=self._chunk_count,
-            who='policy node',
-        )
+        return input_link(self._chunks, count=self._chunk_count, who='policy node')

@@ -14,7 +14,7 @@ from rclpy.node import Node
 from sparkrt_ros.convert.contract import STATE_TYPES, RobotContract, StateStream
 from sparkrt_ros.nodes import qos
 from sparkrt_ros.nodes.pose_merger import PoseMerger
-from sparkrt_ros.nodes.silent_topics import Link, patience_s, type_name
+from sparkrt_ros.nodes.silent_topics import Link, input_link, patience_s
 from sparkrt_ros.nodes.streamer_core import Pose
 from sparkrt_ros.nodes.streamer_outlet import message_class
 from sparkrt_ros.nodes.streamer_trace import StreamerTrace
@@ -91,11 +91,8 @@ class PoseSource:
     def links(self) -> list[Link]:
         """Every topic, for whoever finds out why one is silent."""
         return [
-            Link(
-                topic=subscription.topic_name,
-                type_name=type_name(subscription.msg_type),
-                profile=subscription.qos_profile,
-                matched=subscription.get_publisher_count(),
+            input_link(
+                subscription,
                 count=self._counts[name],
                 patience_s=patience_s(self._timings[name], count=self._counts[name]),
             )
