@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import rclpy
@@ -31,15 +30,17 @@ MATCH_S = 20.0
 PERIOD_S = 0.02
 
 
-def reading(random: np.random.Generator) -> Any:
+class Reading:
     """What the inference thread leaves behind: pictures, and the messages they were made of."""
-    message = Image()
-    sample = SimpleNamespace(payload=message, stamp_ns=1)
-    images = {name: random.integers(0, 256, SIZE, dtype=np.uint8) for name in CAMERAS}
-    return SimpleNamespace(
-        observation=SimpleNamespace(images=images),
-        snapshot=SimpleNamespace(samples=dict.fromkeys(CAMERAS, sample)),
-    )
+
+    def __init__(self, images: dict[str, np.ndarray]) -> None:
+        sample = SimpleNamespace(payload=Image(), stamp_ns=1)
+        self.observation = SimpleNamespace(images=images)
+        self.snapshot = SimpleNamespace(samples=dict.fromkeys(CAMERAS, sample))
+
+    def again(self) -> Reading:
+        """The same pictures of new messages."""
+        return Reading(self.observation.images)
 
 
 def times_us(act: Callable[[], None], count: int, *, period_s: float) -> list[float]:
@@ -58,12 +59,13 @@ def line(name: str, times: Sequence[float]) -> str:
 
 
 def measure(node: Node, processes: Processes, count: int) -> None:
-    newest = [reading(np.random.default_rng(0))]
+    random = np.random.default_rng(0)
+    newest = [Reading({n: random.integers(0, 256, SIZE, dtype=np.uint8) for n in CAMERAS})]
     debug = DebugImages(node, lambda: newest[0])
     debug.follow({name: name for name in CAMERAS})
 
     def show() -> None:
-        newest[0] = SimpleNamespace(**vars(newest[0]))
+        newest[0] = newest[0].again()
         debug.publish()
 
     print(f'{"[µs]":<46} {"p50":>9} {"p99":>9} {"max":>9}')

@@ -17,6 +17,7 @@ from sensor_msgs.msg import Image
 
 from sparkrt_ros.convert.time import fill_stamp
 from sparkrt_ros.nodes import qos
+from sparkrt_ros.nodes.observation_buffer import Sample
 from sparkrt_ros.nodes.observation_reader import Reading
 from sparkrt_ros.nodes.throttle import ThrottledLog
 from sparkrt_ros.runtime.types import ImageArray
@@ -36,7 +37,7 @@ class DebugImages:
         self._log = ThrottledLog(node.get_logger(), period_s=10.0)
         self._keys: dict[str, str] = {}
         self._publishers: dict[str, Any] = {}
-        self._shown: dict[str, Reading] = {}
+        self._shown: dict[str, Sample] = {}
         self._watched = False
         self._news = node.create_guard_condition(self.publish)
 
@@ -74,16 +75,15 @@ class DebugImages:
             return
         for name in watched:
             picture = reading.observation.images.get(self._keys[name])
-            if picture is not None and self._shown.get(name) is not reading:
-                self._shown[name] = reading
-                self._publishers[name].publish(self._message(name, picture, reading))
-
-    def _message(self, name: str, picture: ImageArray, reading: Reading) -> Image:
-        sample = reading.snapshot.samples[name]
-        message = image_message(picture)
-        message.header.frame_id = sample.payload.header.frame_id
-        fill_stamp(message.header.stamp, sample.stamp_ns)
-        return message
+            # Where another camera is faster, one picture serves in several observations.
+            sample = reading.snapshot.samples.get(name)
+            if picture is None or sample is None or self._shown.get(name) is sample:
+                continue
+            self._shown[name] = sample
+            message = image_message(picture)
+            message.header.frame_id = sample.payload.header.frame_id
+            fill_stamp(message.header.stamp, sample.stamp_ns)
+            self._publishers[name].publish(message)
 
 
 def image_message(picture: ImageArray) -> Image:
