@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(ROOT / 'bench'))
 
-from control_jitter import machine, memory_mb  # noqa: E402
+from ros_bench import machine, status_value  # noqa: E402
 
 from sparkrt.msg import ActionChunk, PolicyStatus, StreamerStatus  # noqa: E402
 from sparkrt_ros.demo.processes import ProcessGroup  # noqa: E402
@@ -298,7 +298,7 @@ def measure(
     for number in range(options.swaps):
         bench.swap(wishes[number % len(wishes)])
         processes.check()
-        memory.append(memory_mb(pid, 'RssAnon'))
+        memory.append(status_value(pid, 'RssAnon') / 1e3)
         threads.append(len(list(Path(f'/proc/{pid}/task').iterdir())))
         print(f'\r{number + 1} of {options.swaps}', end='', file=sys.stderr, flush=True)
     swapping = bench.end_phase(time.monotonic() - begin_s)

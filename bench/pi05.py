@@ -52,6 +52,7 @@ from sparkrt_ros.runtime.precision.tiers import TIERS  # noqa: E402
 from sparkrt_ros.runtime.vla_config import VlaConfig  # noqa: E402
 
 OBSERVATIONS = 3
+CFG_BETA = 1.5
 
 
 def take_turns(arms: Sequence[Arm], config: PiConfig, *, rounds: int) -> None:
@@ -117,6 +118,16 @@ def prepare(
         except Exception as error:  # a compiler or a driver may raise whatever it likes
             arms.left_out['fused form'] = f'{type(error).__name__}: {error}'
     plain = full.fused(TIERS['bf16'], plain_operators=True)
+    if options.guided:
+        vla = VlaConfig(num_steps=options.steps, cfg_beta=CFG_BETA)
+        guided = PiAdapter(config, weights, device=device, vla=vla).fused(TIERS['bf16'])
+        both = make_prompt(config, options, prompts=2)
+        arms.add(
+            'fused, guided',
+            lambda: our_arm(
+                'fused, guided', guided, graph(device=device), both, cfg_beta=CFG_BETA
+            ),
+        )
     reference.predict = lambda *_: np.empty(0)
     del full
     free()
@@ -167,6 +178,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument('--repeat', type=int, default=1000, help='of the fused form, after that')
     parser.add_argument('--device', default='auto', help='cpu, cuda, cuda:N or auto')
     parser.add_argument('--tiny', action='store_true', help='a network of a few kilobytes')
+    parser.add_argument('--guided', action='store_true', help='classifier-free guidance as well')
     parser.add_argument('--plain', action='store_true', help='leave the fused form out')
     parser.add_argument('--no-lerobot', action='store_true', help='leave LeRobot out')
     parser.add_argument('--no-compile', action='store_true', help='leave its compiled form out')

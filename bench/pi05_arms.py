@@ -56,17 +56,17 @@ class RandomWeights(Mapping[str, Tensor]):
 
 
 class FixedPrompt:
-    """As many tokens as asked for, all of them text."""
+    """As many tokens as asked for, all of them text. prompts: 2 under guidance."""
 
-    def __init__(self, tokens: int, *, vocabulary: int) -> None:
+    def __init__(self, tokens: int, *, vocabulary: int, prompts: int = 1) -> None:
         random = np.random.default_rng(0)
-        self.tokens = random.integers(1, vocabulary, (1, tokens), dtype=np.int64)
+        self.tokens = random.integers(1, vocabulary, (prompts, tokens), dtype=np.int64)
         self.lengths = (tokens,)
 
     def encode(
         self, task: str, state: object, *, length: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        return self.tokens, np.array([self.tokens.shape[1]])
+        return self.tokens, np.full(len(self.tokens), self.tokens.shape[1])
 
 
 @dataclass(kw_only=True)
@@ -109,8 +109,9 @@ def make_config(options: argparse.Namespace) -> PiConfig:
     )
 
 
-def make_prompt(config: PiConfig, options: argparse.Namespace) -> FixedPrompt:
-    return FixedPrompt(options.tokens, vocabulary=config.sizes.language.vocabulary)
+def make_prompt(config: PiConfig, options: argparse.Namespace, *, prompts: int = 1) -> FixedPrompt:
+    vocabulary = config.sizes.language.vocabulary
+    return FixedPrompt(options.tokens, vocabulary=vocabulary, prompts=prompts)
 
 
 def observe(config: PiConfig, seed: int) -> Observation:
@@ -130,9 +131,18 @@ def noise_of(config: PiConfig, seed: int) -> Tensor:
     return torch.randn(config.chunk_size, config.max_action_dim, generator=random)
 
 
-def our_arm(name: str, adapter: PiAdapter, backend: Any, prompt: FixedPrompt) -> Arm:
+def our_arm(
+    name: str,
+    adapter: PiAdapter,
+    backend: Any,
+    prompt: FixedPrompt,
+    *,
+    cfg_beta: float | None = None,
+) -> Arm:
     """A session on raw values: no folder, and a prompt that is tokens already."""
-    inputs: Any = HostInputs(adapter.capabilities, device=backend.device, instruction=prompt)
+    inputs: Any = HostInputs(
+        adapter.capabilities, device=backend.device, instruction=prompt, cfg_beta=cfg_beta
+    )
     session = Session(adapter, dict, lambda actions: actions, backend, inputs=inputs)
     session.warm_up()
     failed = [f'{key}: {one["reason"]}' for key, one in session.report().items() if one['reason']]

@@ -70,15 +70,14 @@ class TickLog(Inbox):
         with self._changed:
             return list(self._ticks)
 
-    def wait_for(self, state: str, *, after_ns: int = 0) -> int:
-        """Time of the first tick later than ``after_ns`` that ended in ``state``."""
-
+    def wait_for(self, state: str, *, after_ns: int = 0, before_ns: int = sys.maxsize) -> int:
+        """Time of the first tick between these times that ended in ``state``."""
         deadline = time.monotonic() + LIMIT_S
         seen = 0
         with self._changed:
             while True:
                 for tick in self._ticks[seen:]:
-                    if tick.time_ns > after_ns and tick.state == state:
+                    if after_ns < tick.time_ns < before_ns and tick.state == state:
                         return tick.time_ns
                 seen = len(self._ticks)
                 left = deadline - time.monotonic()
@@ -225,13 +224,15 @@ class Stack:
         )
 
     def pause_after(self, begin_ns: int) -> Pause:
-        """The first hold that began after ``begin_ns``, with the stop that ended it.
+        """The first stop after ``begin_ns``, with the hold before it.
 
         Checks that it lasted for ``hold_s`` to the tick, and that nothing was sent after it.
         """
-        hold_ns = self.ticks.wait_for('holding', after_ns=begin_ns)
-        stop_ns = self.ticks.wait_for('stopped', after_ns=hold_ns)
+        stop_ns = self.ticks.wait_for('stopped', after_ns=begin_ns)
         ticks = self.ticks.all
+        # A busy machine may have held for a moment before that.
+        moved_ns = max(t.time_ns for t in ticks if t.time_ns < stop_ns and t.state == MOVING)
+        hold_ns = min(t.time_ns for t in ticks if t.time_ns > moved_ns and t.state == 'holding')
         hold_s = self.contract.hold_s
         for tick in ticks:
             if hold_ns <= tick.time_ns <= stop_ns:

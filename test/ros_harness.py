@@ -34,7 +34,7 @@ from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
 
 ROOT = Path(__file__).resolve().parents[1]
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 SETTLE_ATTEMPTS = 20
 # Up to here no DDS port falls into the range Linux hands out to anybody.
 DOMAINS = range(30, 100)

@@ -6,9 +6,11 @@ kill many: unswept, they would fill the memory of the machine.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 FOLDER = Path('/dev/shm')
+SETTLED_S = 3.0
 PATTERNS = ('fastdds_*', 'fastrtps_*', 'sem.fastdds_*', 'sem.fastrtps_*')
 
 
@@ -36,12 +38,19 @@ def owner(path: Path) -> str:
 
 def sweep() -> int:
     """Remove the middleware's segments that nobody maps any more; return how many."""
-    names = [path for pattern in PATTERNS for path in FOLDER.glob(pattern)]
-    used = mapped_files()
-    removed = 0
-    for path in names:
-        if str(path) in used or owner(path) in used:
-            continue
+    left = [path for pattern in PATTERNS for path in FOLDER.glob(pattern) if is_settled(path)]
+    # Twice, since a starting process may take over what a dead one left.
+    for _ in range(2):
+        used = mapped_files()
+        left = [path for path in left if str(path) not in used and owner(path) not in used]
+    for path in left:
         path.unlink(missing_ok=True)
-        removed += 1
-    return removed
+    return len(left)
+
+
+def is_settled(path: Path) -> bool:
+    """Whether a file is older than the moment between making and mapping it."""
+    try:
+        return time.time() - path.stat().st_ctime > SETTLED_S
+    except FileNotFoundError:
+        return False

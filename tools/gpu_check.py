@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -13,11 +12,10 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / 'build' / 'gpu_check'
@@ -72,7 +70,28 @@ def benchmarks(out: Path, *, small: bool) -> list[Step]:
             limit_s=60,
             report='forms.json',
         ),
+        *pi_benchmarks(small=small),
     ]
+
+
+def pi_benchmarks(*, small: bool) -> list[Step]:
+    """Pi0.5 and Pi0; the first beside LeRobot where it is installed, compiled only on request."""
+    bench = (sys.executable, 'bench/pi05.py')
+    extra = ('--tiny', '--device', 'cpu', '--rounds', '2', '--repeat', '2') if small else ()
+    lerobot = () if find_spec('lerobot') else ('--no-lerobot',)
+    alone = ('--no-lerobot', '--rounds', '6')
+    load = (sys.executable, 'bench/pi05_load.py')
+    load += ('--tiny', '--device', 'cpu', '--precision', 'fp32') if small else ()
+    runs = {
+        'pi05': ('--no-compile', '--guided', *lerobot, '--repeat', '2000'),
+        'pi05_short': ('--views', '2', '--tokens', '50', *alone),
+        'pi0': ('--pi0', *alone),
+    }
+    steps = [
+        Step(name=name, command=(*bench, *given, *extra), limit_s=150, report=f'{name}.json')
+        for name, given in runs.items()
+    ]
+    return [*steps, Step(name='pi05_load', command=load, limit_s=150, report='pi05_load.json')]
 
 
 def plan(options: argparse.Namespace, out: Path) -> list[Step]:
@@ -192,76 +211,6 @@ def run(step: Step, out: Path, *, limit_s: float) -> Outcome:
 # Reporting
 
 
-def figures(out: Path) -> list[tuple[str, str]]:
-    """The rows of the table: what was measured, and the value."""
-    rows: list[tuple[str, str]] = []
-    readers: dict[str, Callable[[dict[str, Any]], list[tuple[str, str]]]] = {
-        'replays.json': _bench_rows,
-        'forms.json': _bench_rows,
-        'versus.json': _versus_rows,
-        'node.json': _node_rows,
-    }
-    for name, read in readers.items():
-        path = out / name
-        if path.is_file():
-            try:
-                rows += read(json.loads(path.read_text()))
-            except (KeyError, TypeError, ValueError) as error:
-                rows.append((name, f'not understood: {error!r}'))
-    return rows
-
-
-def _bench_rows(data: dict[str, Any]) -> list[tuple[str, str]]:
-    rows = []
-    for arm in data['arms']:
-        for part in ('whole', 'model'):
-            times = arm[part]
-            ratio = times['p99_ms'] / times['p50_ms']
-            rows.append(
-                (
-                    f'{arm["served"]}: {part}, {times["count"]} times',
-                    f'p50 {times["p50_ms"]:.3f} p99 {times["p99_ms"]:.3f} ms, p99/p50 {ratio:.3f}',
-                )
-            )
-        seconds = arm['load_s'] + arm['warm_up_s']
-        rows.append((f'{arm["served"]}: load and warm up', f'{seconds:.2f} s'))
-    return rows
-
-
-def _versus_rows(data: dict[str, Any]) -> list[tuple[str, str]]:
-    rows = []
-    for arm in data['arms']:
-        for part in ('model', 'whole'):
-            times = arm[part]
-            ratios = ', '.join(
-                f'{times[key]:.1f} x {key.removeprefix("times_")}'
-                for key in ('times_eager', 'times_compiled')
-                if times.get(key) is not None
-            )
-            rows.append(
-                (f'versus {arm["arm"]}: {part}', f'p50 {times["p50_ms"]:.3f} ms, {ratios}')
-            )
-    return rows
-
-
-def _node_rows(data: dict[str, Any]) -> list[tuple[str, str]]:
-    rows = [('node serves', data['serves'])]
-    for name in (
-        'stamp_to_command',
-        'received_to_command',
-        'sent_to_command',
-        'before_chunk',
-        'after_chunk',
-        'inference',
-    ):
-        times = data[name]
-        rows.append((f'node: {name}', f'p50 {times["p50_ms"]:.3f} p99 {times["p99_ms"]:.3f} ms'))
-    rates = ', '.join(f'{name} {rate:.1f}' for name, rate in data['frames_per_s'].items())
-    rows.append(('node: received per second', rates))
-    rows.append(('node: configure to active', f'{data["configure_to_active_s"]:.2f} s'))
-    return rows
-
-
 def machine() -> list[tuple[str, str]]:
     import torch
 
@@ -276,6 +225,9 @@ def machine() -> list[tuple[str, str]]:
 
 def summary(outcomes: Sequence[Outcome], out: Path) -> str:
     steps = [(f'step {o.step.name}', f'{o.result} ({o.seconds:.0f} s)') for o in outcomes]
+    sys.path.append(str(ROOT / 'tools'))
+    from gpu_check_rows import figures
+
     rows = [*machine(), *steps, *figures(out)]
     width = max(len(name) for name, _ in rows)
     return '\n'.join(f'{name:<{width}}  {value}' for name, value in rows)

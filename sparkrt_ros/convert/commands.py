@@ -75,6 +75,11 @@ class CommandSet:
         )
         self.messages: tuple[Any, ...] = tuple(writer.message for writer in self._writers)
 
+    def set_period(self, period_s: float) -> None:
+        """Commands come this far apart from now on, instead of at the contract's rate."""
+        for writer in self._writers:
+            writer.period_s = period_s
+
     def fill(
         self, command: npt.ArrayLike, *, stamp_ns: int = 0, dt_s: float | None = None
     ) -> tuple[Any, ...]:
@@ -115,6 +120,7 @@ class _Writer(ABC):
         self.group = group
         self.columns = contract.output_columns(group)
         self.message = classes[OUTPUT_TYPES[group.type]]()
+        self.period_s = 1.0 / contract.control_rate_hz
 
     @abstractmethod
     def write(self, rows: Float64Array, stamp_ns: int, dt_s: float | None) -> None:
@@ -152,8 +158,9 @@ class _JointStateWriter(_Writer):
 
 
 class _TrajectoryWriter(_Writer):
-    """``trajectory_msgs/JointTrajectory`` of positions, due after its arrival.
+    """``trajectory_msgs/JointTrajectory`` of positions, due one period after its arrival.
 
+    Or after the contract's ``time_from_start_s``.
     The stamp stays 0 and the first ``time_from_start`` is above 0: a controller drops points that
     lie in its past, and one due at once would be.
     """
@@ -164,7 +171,6 @@ class _TrajectoryWriter(_Writer):
         super().__init__(contract, group, classes)
         self.message.joint_names = list(group.message_names)
         self._make_point = classes[TRAJECTORY_POINT]
-        self._first_s = group.time_from_start_s or 1.0 / contract.control_rate_hz
         self._points: list[Any] = []
         self._views: list[Float64Array] = []
 
@@ -173,9 +179,10 @@ class _TrajectoryWriter(_Writer):
             point = self._make_point()
             self._views.append(_attach_array(point, 'positions', len(self.columns)))
             self._points.append(point)
+        first_s = self.group.time_from_start_s or self.period_s
         for i, row in enumerate(rows):
             np.take(row, self.columns, out=self._views[i])
-            due_s = self._first_s + i * (dt_s or 0.0)
+            due_s = first_s + i * (dt_s or 0.0)
             fill_stamp(self._points[i].time_from_start, seconds_to_ns(due_s))
         fill_stamp(self.message.header.stamp, 0)
         self.message.points = self._points[: rows.shape[0]]

@@ -62,6 +62,11 @@ class StreamTiming:
     clock: str = 'header'
     zero_stamp: str = 'refuse'
 
+    @property
+    def by_header_alone(self) -> bool:
+        """Whether a message has the same date whenever somebody looks at it."""
+        return self.clock == 'header' and self.zero_stamp == 'refuse'
+
 
 @dataclass(frozen=True, kw_only=True)
 class CameraSpec:

@@ -2,7 +2,8 @@
 
 It needs no torch, so that it starts fast, stays small and outlives the policy process. The ROS
 thread stores what arrives and reports; the control thread alone plays chunks and sends commands
-(see StreamerCore for its states).
+(see StreamerCore for its states). While it runs in real time it takes the chunks itself, right
+before each tick.
 """
 
 from __future__ import annotations
@@ -10,25 +11,26 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
-from rclpy.clock import Clock
-from rclpy.clock_type import ClockType
+from rclpy.event_handler import SubscriptionEventCallbacks
 from std_srvs.srv import Trigger
 
 from sparkrt.msg import ActionChunk as ActionChunkMessage
 from sparkrt.msg import PolicyStatus, StreamerProgress, StreamerStatus
-from sparkrt_ros.convert.contract import load_contract
+from sparkrt_ros.convert.contract import RobotContract
+from sparkrt_ros.convert.contract_change import check_only_limits_differ
 from sparkrt_ros.convert.time import stamp_to_ns
-from sparkrt_ros.convert.urdf import narrow_contract
 from sparkrt_ros.nodes import qos
-from sparkrt_ros.nodes.control_loop import settle_process
+from sparkrt_ros.nodes.beat import Beat, Task
+from sparkrt_ros.nodes.control_loop import check_rate, settle_process
 from sparkrt_ros.nodes.diagnostics import Diagnostics
 from sparkrt_ros.nodes.parameter_spec import Value
+from sparkrt_ros.nodes.polled import PolledSubscription
 from sparkrt_ros.nodes.shutdown import StopToken, run_node
 from sparkrt_ros.nodes.streamer_parameters import STREAMER_PARAMETERS, check_values
-from sparkrt_ros.nodes.streamer_parts import StreamerParts, read_chunk
+from sparkrt_ros.nodes.streamer_parts import StreamerParts, read_chunk, read_contract
 from sparkrt_ros.nodes.streamer_report import StreamerReport
 from sparkrt_ros.nodes.streamer_status import (
     progress_message,
@@ -54,21 +56,24 @@ class ActionStreamer(ManagedNode):
         self._parts: StreamerParts | None = None
         self._events = qos.QosEvents(self)
         self._log = ThrottledLog(self.get_logger(), period_s=5.0)
-        self._progress = self.create_publisher(StreamerProgress, '~/progress', qos.PROGRESS)
-        self._status = self.create_publisher(StreamerStatus, '~/status', qos.STATUS)
-        self._steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self._status_timer = self._timer(self.parameters['status.rate_hz'], self.publish_status)
-        self._progress_timer: Any = None
+        create = partial(qos.create_report_publisher, self)
+        self._progress = create(StreamerProgress, '~/progress', qos.PROGRESS)
+        self._status = create(StreamerStatus, '~/status', qos.STATUS)
+        self._beat = Beat(self)
+        status_hz = self.parameters['status.rate_hz']
+        self._status_task = self._beat.every(status_hz, self._shielded(self.publish_status))
+        self._progress_task: Task | None = None
         self._news = self.create_guard_condition(self._shielded(self._tell_news))
         self._trace = StreamerTrace(self, notify=self._news.trigger)
         self._trace.enabled = self.parameters['trace']
         self._trace.unmatched = self._unmatched
-        self._chunks = self.create_subscription(
+        self._chunks = PolledSubscription(
+            self,
             ActionChunkMessage,
             CHUNK_TOPIC,
-            self._shielded(self._take_chunk),
-            qos.CHUNK,
-            event_callbacks=self._events.for_subscription(CHUNK_TOPIC),
+            qos.CHUNKS_TAKEN,
+            callback=self._shielded(self._take_chunk),
+            events=self._events.for_subscription(CHUNK_TOPIC),
         )
         self._report = StreamerReport(self, self._chunks, self._events)
         self._diagnostics = Diagnostics(
@@ -81,28 +86,32 @@ class ActionStreamer(ManagedNode):
             POLICY_STATUS_TOPIC,
             self._shielded(self._take_policy_status),
             qos.STATUS,
+            event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
         )
         for name, act in (('reset', self.reset), ('pause', self.pause), ('resume', self.resume)):
             self.create_service(Trigger, f'~/{name}', self._answer(act))
+        self._next_contract: RobotContract | None = None
+        self.parameters.veto = self._veto
         self.parameters.on_change(self._parameters_changed)
 
     # Lifecycle
 
     def configure(self) -> None:
-        contract = load_contract(self.parameters['robot'])
-        if self.parameters['robot_description']:
-            contract = narrow_contract(contract, self.parameters['robot_description'])
+        contract = read_contract(self.parameters.values)
         self._parts = StreamerParts(
             self,
             contract,
             self.parameters.values,
             self._events,
+            beat=self._beat,
             trace=self._trace,
+            poll=self._shielded(self._poll_chunks),
             notify=self._news.trigger,
             on_error=self._control_failed,
         )
         self._diagnostics.hardware_id = contract.name
-        self._progress_timer = self._timer(contract.policy_rate_hz, self._publish_progress)
+        publish = self._shielded(self._publish_progress)
+        self._progress_task = self._beat.every(contract.policy_rate_hz, publish)
         self.get_logger().info(
             f'robot {contract.name}: {len(contract.action)} joints at {self._parts.rate_hz:g} Hz'
         )
@@ -113,8 +122,11 @@ class ActionStreamer(ManagedNode):
         parts.apply(self.parameters.values)
         self._settle()
         parts.start()
+        # Simulated time may stand still, and chunks are noted then too.
+        self._chunks.polled = not parts.simulated
 
     def deactivate(self) -> None:
+        self._chunks.polled = False
         if self._parts is not None:
             self._parts.stop()
 
@@ -123,7 +135,8 @@ class ActionStreamer(ManagedNode):
         if parts is None:
             return
         parts.close()
-        self.destroy_timer(self._progress_timer)
+        if self._progress_task is not None:
+            self._progress_task.cancel()
         self._events.forget()
         self._diagnostics.hardware_id = 'no robot'
 
@@ -163,11 +176,19 @@ class ActionStreamer(ManagedNode):
     # What arrives
 
     def _take_chunk(self, message: ActionChunkMessage) -> None:
+        self._accept_chunk(message)
+        self._trace.publish()
+
+    def _poll_chunks(self) -> None:
+        """Called by the control thread; the ROS thread would add the time it takes to wake."""
+        for message in self._chunks.take():
+            self._accept_chunk(message)
+
+    def _accept_chunk(self, message: ActionChunkMessage) -> None:
         self._report.chunk_arrived()
         if self._parts is not None and self.phase == 'active':
             self._offer_chunk(self._parts, message)
         self._trace.chunk(message.chunk_id, session_id=message.session_id)
-        self._trace.publish()
 
     def _offer_chunk(self, parts: StreamerParts, message: ActionChunkMessage) -> None:
         try:
@@ -191,13 +212,28 @@ class ActionStreamer(ManagedNode):
 
     def _parameters_changed(self, values: Mapping[str, Value], changed: frozenset[str]) -> None:
         if 'status.rate_hz' in changed:
-            self._status_timer.timer_period_ns = round(1e9 / self.parameters['status.rate_hz'])
+            self._status_task.rate_hz = self.parameters['status.rate_hz']
         self._trace.enabled = self.parameters['trace']
-        if self._parts is not None:
-            self._parts.apply(values)
+        if self._parts is None:
+            return
+        contract = self._next_contract if 'robot' in changed else None
+        self._parts.apply(values, contract=contract)
+        if contract is not None:
+            self._diagnostics.hardware_id = contract.name
+            self.get_logger().info(f'limits of {contract.name} ({contract.source}) from now on')
+
+    def _veto(self, values: Mapping[str, Value], changed: frozenset[str]) -> None:
+        """Refuse a contract of another robot than the one that is configured."""
+        self._next_contract = None
+        if 'robot' in changed and self._parts is not None:
+            contract = read_contract(values)
+            check_only_limits_differ(self._parts.contract, contract)
+            check_rate(contract.control_rate_hz)
+            self._next_contract = contract
 
     def _control_failed(self, error: Exception) -> None:
         """On the control thread, which ends after this."""
+        self._chunks.polled = False
         self.get_logger().error(
             f'the control loop failed; nothing more is sent:\n{"".join(_lines(error))}'
         )
@@ -258,10 +294,6 @@ class ActionStreamer(ManagedNode):
                 self._log.error(name, f'{name} failed:\n{"".join(_lines(error))}')
 
         return run
-
-    def _timer(self, rate_hz: float, callback: Callable[[], None]) -> Any:
-        """A timer that goes on while simulated time stands still."""
-        return self.create_timer(1.0 / rate_hz, self._shielded(callback), clock=self._steady)
 
     def _now_ns(self) -> int:
         return int(self.get_clock().now().nanoseconds)

@@ -162,6 +162,7 @@ class ControlLoop:
         that nothing is sent by a defect. It can be started again.
     on_warning: called with a sentence when the priority is not permitted; the loop runs without.
     priority: of SCHED_FIFO, 1 to 99; 0 leaves scheduling alone.
+    period_s: from the deadline before to that of the tick under way.
     jump_ns: a deadline missed by more than this was jumped over by the clock, as simulated time
         does when it starts; the loop goes on from there, and no period was missed. None: never.
     Raises ConfigError for an impossible rate or priority.
@@ -178,15 +179,12 @@ class ControlLoop:
         priority: int = 0,
         jump_ns: int | None = None,
     ) -> None:
-        if not 0 <= priority <= 99:
-            raise ConfigError(
-                'control.realtime_priority', found=str(priority), expected='0, or 1 to 99'
-            )
         self._tick = tick
         self._pacer = pacer
         self._on_error = on_error
         self._on_warning = on_warning
-        self._priority = priority
+        self._set_priority = 0
+        self.priority = priority
         self._jump_ns = jump_ns
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -198,19 +196,27 @@ class ControlLoop:
     @property
     def rate_hz(self) -> float:
         """May be changed while the loop runs; holds from the next deadline on."""
-        return 1e9 / self._period_ns
+        return self._rate_hz
 
     @rate_hz.setter
     def rate_hz(self, rate_hz: float) -> None:
-        if not 0.1 <= rate_hz <= 10_000.0:
-            raise ConfigError(
-                'control rate', found=f'{rate_hz} Hz', expected='between 0.1 and 10000 Hz'
-            )
-        self._period_ns = round(1e9 / rate_hz)
+        check_rate(rate_hz)
+        self._rate_hz = rate_hz
+        if not self.running:
+            self.period_s = 1.0 / rate_hz
 
     @property
-    def period_s(self) -> float:
-        return self._period_ns / 1e9
+    def priority(self) -> int:
+        """May be changed while the loop runs; the thread takes it between two ticks."""
+        return self._priority
+
+    @priority.setter
+    def priority(self, priority: int) -> None:
+        if not 0 <= priority <= 99:
+            raise ConfigError(
+                'control.realtime_priority', found=str(priority), expected='0, or 1 to 99'
+            )
+        self._priority = priority
 
     @property
     def running(self) -> bool:
@@ -239,14 +245,16 @@ class ControlLoop:
         return not thread.is_alive()
 
     def _run(self) -> None:
-        self._raise_priority()
+        self._set_priority = 0
+        self.realtime = False
+        self._take_priority()
         try:
             self._loop()
         except Exception as error:
             self._on_error(error)
 
     def _loop(self) -> None:
-        period_ns = self._period_ns
+        rate_hz, period_ns = self._take_rate()
         deadline_ns = self._pacer.now_ns()
         last_ns = None
         while True:
@@ -260,10 +268,16 @@ class ControlLoop:
                 self._periods.add(begin_ns - last_ns)
             last_ns = begin_ns
             self._tick()
-            if period_ns != self._period_ns:
-                period_ns = self._period_ns
+            self._take_priority()
+            if rate_hz != self._rate_hz:
+                rate_hz, period_ns = self._take_rate()
                 self._periods.clear()
             deadline_ns = self._next_deadline(deadline_ns, period_ns)
+
+    def _take_rate(self) -> tuple[float, int]:
+        rate_hz = self._rate_hz
+        self.period_s = 1.0 / rate_hz
+        return rate_hz, round(1e9 / rate_hz)
 
     def _clock_jumped(self, begin_ns: int, last_ns: int | None, deadline_ns: int) -> bool:
         if last_ns is not None and begin_ns < last_ns:
@@ -281,17 +295,27 @@ class ControlLoop:
             next_ns += missed * period_ns
         return next_ns
 
-    def _raise_priority(self) -> None:
-        self.realtime = False
-        if self._priority == 0:
+    def _take_priority(self) -> None:
+        """The scheduling this thread should have, if it has another."""
+        priority = self._priority
+        if priority == self._set_priority:
             return
-        refusal = set_realtime(self._priority)
-        self.realtime = not refusal
+        self._set_priority = priority
+        refusal = set_realtime(priority)
+        self.realtime = priority > 0 and not refusal
         if refusal:
             self._on_warning(
-                f'SCHED_FIFO priority {self._priority} is not permitted ({refusal}); the control '
+                f'SCHED_FIFO priority {priority} is not permitted ({refusal}); the control '
                 f'loop runs without; remedy: {REALTIME_REMEDY}'
             )
+
+
+def check_rate(rate_hz: float) -> None:
+    """Raise ConfigError for a rate [Hz] that no loop can have."""
+    if not 0.1 <= rate_hz <= 10_000.0:
+        raise ConfigError(
+            'control rate', found=f'{rate_hz} Hz', expected='between 0.1 and 10000 Hz'
+        )
 
 
 def set_realtime(priority: int) -> str:

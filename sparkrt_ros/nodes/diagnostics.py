@@ -50,7 +50,9 @@ class Diagnostics:
         self._node = node
         self._tasks = tuple(tasks)
         self.hardware_id = hardware_id
-        self._publisher = node.create_publisher(DiagnosticArray, '/diagnostics', qos.DIAGNOSTICS)
+        self._publisher = qos.create_report_publisher(
+            node, DiagnosticArray, '/diagnostics', qos.DIAGNOSTICS
+        )
         self._timer = node.create_timer(
             1.0 / rate_hz, self.publish, clock=Clock(clock_type=ClockType.STEADY_TIME)
         )

@@ -94,6 +94,13 @@ class Guard:
         """
         return dict(zip(KINDS, (*self._counts, self.refused), strict=True))
 
+    def set_limits(self, limits: ActionLimits) -> None:
+        """Other limits for the same joints, between two commands; the motion goes on.
+
+        Joints that are outside by the new ones come back in within the limits of speed.
+        """
+        self._limiter.set_limits(limits)
+
     def start(self, measured: Float64Array) -> None:
         """Begin from the measured pose, (A,); columns that are velocities begin at 0.
 

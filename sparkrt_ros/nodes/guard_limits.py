@@ -45,7 +45,6 @@ class Limiter:
 
     def __init__(self, limits: ActionLimits, velocity_columns: npt.NDArray[np.bool_]) -> None:
         size = velocity_columns.size
-        self._limits = limits
         self._velocity = velocity_columns
         self._position = ~velocity_columns
         self.target, self.previous, self.rate = np.zeros((3, size))
@@ -54,17 +53,10 @@ class Limiter:
         self._ways, self._count, self._brakes = np.zeros((3, 3, size))
         self._low_end, self._high_end = np.zeros((2, size))
         self._mask, self._changed = np.zeros((2, size), dtype=np.bool_)
-        change = limits.max_rate_change
-        self.limits_acceleration = bool(np.isfinite(change).any())
-        self._acceleration = np.where(np.isfinite(change), change, UNLIMITED)
-        # Thrice, since numpy allocates where shapes differ.
-        self._decelerations = np.tile(self._acceleration, (3, 1))
-        step = limits.max_step
-        self._max_step = np.full(size, np.inf) if step is None else step
-        self._limits_step = bool(np.isfinite(self._max_step).any())
         self.touched = 0
         self._fresh = True
-        self.scale(1.0)
+        self._velocity_scale = 1.0
+        self.set_limits(limits)
 
     @property
     def max_rate(self) -> Float64Array:
@@ -75,8 +67,22 @@ class Limiter:
     def max_rate_change(self) -> Float64Array:
         return self._limits.max_rate_change
 
+    def set_limits(self, limits: ActionLimits) -> None:
+        """Other limits from the next command on; the scale stays, and so does the motion."""
+        self._limits = limits
+        change = limits.max_rate_change
+        self.limits_acceleration = bool(np.isfinite(change).any())
+        self._acceleration = np.where(np.isfinite(change), change, UNLIMITED)
+        # Thrice, since numpy allocates where shapes differ.
+        self._decelerations = np.tile(self._acceleration, (3, 1))
+        step = limits.max_step
+        self._max_step = np.full(self.target.size, np.inf) if step is None else step
+        self._limits_step = bool(np.isfinite(self._max_step).any())
+        self.scale(self._velocity_scale)
+
     def scale(self, velocity_scale: float) -> None:
         """Use this fraction of the contract's speeds."""
+        self._velocity_scale = velocity_scale
         scale = np.where(self._velocity, velocity_scale, 1.0)
         self._low = self._limits.low * scale
         self._high = self._limits.high * scale

@@ -36,6 +36,7 @@ class ParameterSpec:
     description: one or two sentences, the unit in brackets (``[Hz]``). kind: when it may change.
     bounds: inclusive lower and upper limit of a number, or of every element of an array.
     choices: the only values allowed. element: type of the elements, needed for an empty tuple.
+    names_file: setting it reads that file again; so it counts as changed with the same value, too.
     """
 
     name: str
@@ -45,6 +46,7 @@ class ParameterSpec:
     bounds: tuple[float, float] | None = None
     choices: tuple[Scalar, ...] | None = None
     element: type | None = None
+    names_file: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:

@@ -176,7 +176,7 @@ class ParameterSet:
             if value != merged[spec.name]:
                 self._check_phase(spec)
             merged[spec.name] = value
-        changed = frozenset(name for name in merged if merged[name] != self._values[name])
+        changed = self._changed(merged, parameters)
         if changed and not self._trusted:
             whole = MappingProxyType(merged)
             if self._check is not None:
@@ -194,18 +194,23 @@ class ParameterSet:
             )
 
     def _take(self, parameters: list[Parameter[Any]]) -> None:
-        before = self._values
-        merged = dict(before)
+        merged = dict(self._values)
         for parameter in parameters:
             spec = self._specs.get(parameter.name)
             if spec is not None:
                 merged[spec.name] = spec.check(_from_ros(parameter.value))
-        changed = frozenset(name for name, value in merged.items() if value != before[name])
+        changed = self._changed(merged, parameters)
         if not changed:
             return
         self._values = MappingProxyType(merged)
         for listener in self._listeners:
             listener(self._values, changed)
+
+    def _changed(self, merged: Values, given: Sequence[Parameter[Any]]) -> frozenset[str]:
+        files = {p.name for p in given if p.name in self._specs and self._specs[p.name].names_file}
+        return frozenset(
+            name for name, value in merged.items() if name in files or value != self._values[name]
+        )
 
 
 def describe(spec: ParameterSpec) -> ParameterDescriptor:

@@ -87,6 +87,7 @@ class Changeover(ManagedNode):
             max_skew_s=self._swaps.values['observation.max_skew_s'],  # type: ignore[arg-type]
             warn=self._log.warning,
             arrived=arrived,
+            hurry=lambda: self._trace.enabled,
             on_jump=self._time_jumped,
         )
 

@@ -1,4 +1,10 @@
-"""The subscriptions of the policy node: each message goes to the intake, nothing else happens."""
+"""The subscriptions of the policy node: each message goes to the intake, nothing else happens.
+
+Joint states come far faster than they are used. Where there are cameras they are polled: right
+before each picture is stored, which is read together with the joints of its time, and by a timer,
+so that they do not grow old. Not polled is what its arrival dates, and what is read as it is just
+now (``align: latest``).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +13,8 @@ from functools import partial
 from traceback import format_exc
 from typing import Any
 
+from rclpy.clock import Clock
+from rclpy.clock_type import ClockType
 from rclpy.event_handler import SubscriptionEventCallbacks, UnsupportedEventTypeError
 from rclpy.node import Node
 from rclpy.subscription import Subscription
@@ -16,6 +24,7 @@ from std_msgs.msg import Float64MultiArray
 from sparkrt_ros.nodes import qos
 from sparkrt_ros.nodes.observation_intake import ObservationIntake
 from sparkrt_ros.nodes.policy_health import lost_text
+from sparkrt_ros.nodes.polled import FASTEST_POLL_HZ, PolledSubscription, poll_rate_hz
 from sparkrt_ros.nodes.silent_topics import Link, input_link, patience_s
 from sparkrt_ros.nodes.throttle import ThrottledLog
 
@@ -30,6 +39,7 @@ class PolicyInputs:
 
     arrived: called after each message, with the name of its stream, itself, the time, and whether
     it was stored. failures: messages that raised what nobody expected; counted as bad ones too.
+    hurry: whether each message is waited for by somebody.
     """
 
     def __init__(
@@ -39,6 +49,7 @@ class PolicyInputs:
         events: qos.QosEvents,
         *,
         arrived: Arrived,
+        hurry: Callable[[], bool] = lambda: False,
     ) -> None:
         self.lost: dict[str, int] = {}
         self.failures = 0
@@ -49,14 +60,27 @@ class PolicyInputs:
         self._counts = {stream.name: 0 for stream in streams}
         self._timings = {stream.name: stream.timing for stream in streams}
         self._subscriptions: dict[str, Subscription[Any]] = {}
+        self._polled: list[tuple[PolledSubscription, Callable[[Any, int], None]]] = []
+        self._hurry = hurry
+        self._rate_hz = poll_rate_hz(s.timing.max_age_s for s in intake.state_streams.values())
         for camera in intake.cameras.values():
             kind = _CAMERA_MESSAGES[camera.type]
-            store = partial(self._take, camera.name, intake.image)
+            store = partial(self._take_picture, camera.name, intake.image)
             self._subscribe(camera.name, kind, camera.topic, store, qos.CAMERA, events)
         for stream in intake.state_streams.values():
             kind = _STATE_MESSAGES[stream.type]
-            store = partial(self._take, stream.name, intake.joints)
+            if intake.cameras and stream.timing.by_header_alone and stream.timing.align == 'asof':
+                take = partial(self._take, stream.name, intake.joints)
+                polled = PolledSubscription(node, kind, stream.topic, qos.STATE_BATCH)
+                self._polled.append((polled, take))
+                self._subscriptions[stream.name] = polled.subscription
+                continue
+            store = partial(self._take_joints, stream.name, intake.joints)
             self._subscribe(stream.name, kind, stream.topic, store, qos.STATE, events)
+        self._timer: Any = None
+        if self._polled:
+            steady = Clock(clock_type=ClockType.STEADY_TIME)
+            self._timer = node.create_timer(1.0 / self._rate_hz, self._poll_in_time, clock=steady)
 
     def unmatched(self) -> list[str]:
         """Topics that nobody publishes compatibly."""
@@ -74,14 +98,39 @@ class PolicyInputs:
             for name, subscription in self._subscriptions.items()
         ]
 
+    def _poll(self, now_ns: int) -> None:
+        """Take the joint states that have arrived."""
+        for subscription, take in self._polled:
+            for message in subscription.take():
+                take(message, now_ns)
+
+    def _poll_in_time(self) -> None:
+        self._poll(self._now_ns())
+        period_ns = round(1e9 / (FASTEST_POLL_HZ if self._hurry() else self._rate_hz))
+        if self._timer.timer_period_ns != period_ns:
+            self._timer.timer_period_ns = period_ns
+
     def destroy(self) -> None:
+        if self._timer is not None:
+            self._node.destroy_timer(self._timer)
+        self._polled.clear()
         for subscription in self._subscriptions.values():
             self._node.destroy_subscription(subscription)
         self._subscriptions.clear()
 
-    def _take(self, name: str, store: Callable[..., bool], message: Any) -> None:
+    def _now_ns(self) -> int:
+        return int(self._node.get_clock().now().nanoseconds)
+
+    def _take_picture(self, name: str, store: Callable[..., bool], message: Any) -> None:
+        now_ns = self._now_ns()
+        self._poll(now_ns)
+        self._take(name, store, message, now_ns)
+
+    def _take_joints(self, name: str, store: Callable[..., bool], message: Any) -> None:
+        self._take(name, store, message, self._now_ns())
+
+    def _take(self, name: str, store: Callable[..., bool], message: Any, now_ns: int) -> None:
         self._counts[name] += 1
-        now_ns = self._node.get_clock().now().nanoseconds
         stored = False
         try:
             stored = store(name, message, now_ns=now_ns)

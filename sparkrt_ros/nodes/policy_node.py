@@ -19,6 +19,7 @@ from typing import Any
 
 from rclpy.clock import Clock
 from rclpy.clock_type import ClockType
+from rclpy.duration import Duration
 from rclpy.exceptions import InvalidHandle
 from std_srvs.srv import Trigger
 
@@ -62,6 +63,8 @@ from sparkrt_ros.runtime.types import ActionChunk
 
 # Exit code after a fault that only a new process can cure.
 FAULT = 3
+# What a process that ends by itself waits at most for its last status to arrive.
+LAST_STATUS = Duration(seconds=1.0)
 # The ROS thread waits this long at most for the inference thread to look at what arrived.
 HAND_OVER_S = 0.002
 NOTHING_LOADED = 'no policy loaded'
@@ -124,7 +127,7 @@ class PolicyNode(Changeover):
             qos.CHUNK,
             event_callbacks=self._events.for_publisher('~/action_chunk'),
         )
-        self._status = self.create_publisher(PolicyStatus, '~/status', qos.STATUS)
+        self._status = qos.create_report_publisher(self, PolicyStatus, '~/status', qos.STATUS)
         self._status_timer = self.create_timer(
             1.0 / self.parameters['status.rate_hz'],
             self._report,
@@ -350,6 +353,8 @@ class PolicyNode(Changeover):
         self._thread.repeat(None)
         self._fault = fault
         self.publish_status()
+        # The message lies in memory that goes with the process.
+        self._status.wait_for_all_acked(LAST_STATUS)
         self.fail(fault, exit_code=FAULT)
 
     def _health(self, row: Callable[[PolicyFacts], Health]) -> Health:

@@ -53,6 +53,7 @@ class Serving:
         max_skew_s: float,
         warn: Warn,
         arrived: Arrived,
+        hurry: Callable[[], bool],
         on_jump: Callable[[int, int], None],
     ) -> Serving:
         """Subscribe to what the policy needs. ``max_skew_s``: 0 for what the contract says."""
@@ -65,7 +66,7 @@ class Serving:
             on_jump=on_jump,
         )
         reader = ObservationReader(intake, loaded.contract, loaded.capabilities, warn=warn)
-        inputs = PolicyInputs(node, intake, events, arrived=arrived)
+        inputs = PolicyInputs(node, intake, events, arrived=arrived, hurry=hurry)
         return cls(loaded=loaded, intake=intake, reader=reader, inputs=inputs)
 
     @property

@@ -18,8 +18,8 @@ FOREVER_NS = 2**62
 class PoseMerger:
     """Turns joint messages into poses in action order. One thread.
 
-    deliver: called with each new pose. oldest_ns: when the oldest value in the newest pose was
-    taken; None: there is none.
+    deliver: called with each new pose. joints: those that it takes from messages. oldest_ns: when
+    the oldest value in the newest pose was taken; None: there is none.
     """
 
     def __init__(self, contract: RobotContract, deliver: Callable[[Pose], None]) -> None:
@@ -28,6 +28,7 @@ class PoseMerger:
         self._topics = ', '.join(stream.topic for stream in contract.state_streams)
         self._size = len(contract.action)
         names = [entry.joint for entry in self._merger.entries]
+        self.joints = frozenset(names)
         self._columns = np.array([contract.action.index(name) for name in names], dtype=np.intp)
         limits_s = [_limit_s(contract, name) for name in names]
         self._limits_ns = np.minimum(np.array(limits_s, dtype=np.float64) * 1e9, FOREVER_NS / 2)

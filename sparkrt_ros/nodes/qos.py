@@ -33,9 +33,13 @@ def _profile(
 # Inputs. A best-effort subscription matches every publisher.
 CAMERA = _profile(reliable=False, depth=5)
 STATE = _profile(reliable=False, depth=20)
+# Taken many at once, of which none should be missing.
+STATE_BATCH = _profile(reliable=False, depth=100)
 # Outputs and what travels between the nodes. Reliable, since that satisfies every subscription.
 COMMAND = _profile(reliable=True, depth=1)
 CHUNK = _profile(reliable=True, depth=2)
+# As many as may arrive between two commands: what is lost here nobody counts.
+CHUNKS_TAKEN = _profile(reliable=True, depth=16)
 PROGRESS = _profile(reliable=True, depth=1)
 STATUS = _profile(reliable=True, depth=1)
 # Pictures for people: a slow viewer must not hold anything up.
@@ -44,6 +48,14 @@ DIAGNOSTICS = _profile(reliable=True, depth=10)
 # Whoever comes late gets it all: what was done depends on everything before it.
 TRACE = _profile(reliable=True, depth=1000, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 LATCHED = _profile(reliable=True, depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+
+
+def create_report_publisher(node: Node, kind: type, topic: str, profile: QoSProfile) -> Any:
+    """A publisher of reports, which waits for no events: its subscribers are told of a mismatch
+    by their own side, and each event that is waited for costs at every wake-up of the executor.
+    """
+    events = PublisherEventCallbacks(use_default_callbacks=False)
+    return node.create_publisher(kind, topic, profile, event_callbacks=events)
 
 
 class QosEvents:
@@ -81,7 +93,7 @@ class QosEvents:
         def report(event: Any) -> None:
             self._report(topic, event, 'publisher offers', 'received from it')
 
-        return SubscriptionEventCallbacks(incompatible_qos=report)
+        return SubscriptionEventCallbacks(incompatible_qos=report, use_default_callbacks=False)
 
     def for_publisher(self, topic: str) -> PublisherEventCallbacks:
         """Callbacks to pass as ``event_callbacks`` of a publisher on ``topic``."""
@@ -89,7 +101,7 @@ class QosEvents:
         def report(event: Any) -> None:
             self._report(topic, event, 'subscription requests', 'sent to it')
 
-        return PublisherEventCallbacks(incompatible_qos=report)
+        return PublisherEventCallbacks(incompatible_qos=report, use_default_callbacks=False)
 
     def _report(self, topic: str, event: Any, who: str, consequence: str) -> None:
         policy = _policy_name(event.last_policy_kind)

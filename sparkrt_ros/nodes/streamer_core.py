@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from sparkrt_ros.convert.contract import RobotContract
+from sparkrt_ros.convert.contract import ActionLimits, RobotContract
 from sparkrt_ros.nodes.guard import Guard, Verdict
 from sparkrt_ros.nodes.streamer_values import Options, Outlet, Pose, Snapshot
 from sparkrt_ros.nodes.streamer_witness import Witness
@@ -155,14 +155,19 @@ class StreamerCore:
         with self._lock:
             self._witness = witness
 
-    def set_options(self, options: Options) -> None:
-        """Take all options between two ticks. Raises ConfigError if one is impossible."""
+    def set_options(self, options: Options, *, limits: ActionLimits | None = None) -> None:
+        """Take all options between two ticks, and other limits for the same joints, if given.
+
+        The motion goes on. Raises ConfigError, with nothing changed, if an option is impossible.
+        """
         with self._lock:
             self._guard.set_options(
                 velocity_scale=options.velocity_scale,
                 start_max_error=options.start_max_error,
                 blend_in_s=options.blend_in_s,
             )
+            if limits is not None:
+                self._guard.set_limits(limits)
             self._timeline.blend_s = options.blend_s
             self._timeline.interpolation = options.interpolation
             self._timeline.mode = options.mode
@@ -358,12 +363,7 @@ class StreamerCore:
             self._notify()
 
     def _reset_counters(self) -> None:
-        self.sent = 0
-        self.stops = 0
-        self.underruns = 0
-        self.overflowed = 0
-        self.malformed = 0
-        self.latency_s = 0.0
-        self.delay_s = 0.0
-        self.skip_s = 0.0
+        self.sent = self.stops = 0
+        self.underruns = self.overflowed = self.malformed = 0
+        self.latency_s = self.delay_s = self.skip_s = 0.0
         self._guard.reset_counters()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from rclpy.node import Node
 
 from sparkrt_ros.nodes.diagnostics import Health, Level
 from sparkrt_ros.nodes.pacing import LatencyTracker
+from sparkrt_ros.nodes.polled import PolledSubscription
 from sparkrt_ros.nodes.silent_topics import Doctor, Link, SilenceWatch, input_link
 from sparkrt_ros.nodes.stream_rates import RateMeter
 from sparkrt_ros.nodes.streamer_parts import StreamerParts
@@ -23,7 +23,7 @@ class StreamerInputs:
     chunks: the subscription to action chunks.
     """
 
-    def __init__(self, node: Node, chunks: Any) -> None:
+    def __init__(self, node: Node, chunks: PolledSubscription) -> None:
         self._chunks = chunks
         self._chunk_count = 0
         self._doctor = Doctor(node)
@@ -84,4 +84,5 @@ class StreamerInputs:
         return [self._doctor.cause(link) for link in links if link.topic in topics]
 
     def _chunk_link(self) -> Link:
-        return input_link(self._chunks, count=self._chunk_count, who='policy node')
+        subscription = self._chunks.subscription
+        return input_link(subscription, count=self._chunk_count, who='policy node')

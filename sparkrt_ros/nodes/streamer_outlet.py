@@ -45,13 +45,17 @@ class CommandOutlet:
             bool(contract.velocity_mask[contract.output_columns(group)].any())
             for group in contract.outputs
         ]
-        self._preview: Any = node.create_publisher(JointState, PREVIEW_TOPIC, qos.COMMAND)
+        self._preview = qos.create_report_publisher(node, JointState, PREVIEW_TOPIC, qos.COMMAND)
         self._preview_message = JointState(
             name=list(contract.action), position=array.array('d', bytes(8 * len(contract.action)))
         )
         self._preview_view = np.frombuffer(self._preview_message.position, dtype=np.float64)
         self.enabled = True
         self.reset_counters()
+
+    def set_period(self, period_s: float) -> None:
+        """Commands come this far apart from now on."""
+        self._commands.set_period(period_s)
 
     def reset_counters(self) -> None:
         self.published = 0

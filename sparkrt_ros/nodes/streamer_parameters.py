@@ -18,8 +18,11 @@ STREAMER_PARAMETERS: tuple[ParameterSpec, ...] = (
         name='robot',
         default='embedded',
         description='Robot contract: a shipped name (embedded, so101, ...) or a path to a YAML '
-        'file. The same as that of the policy node.',
-        kind='fixed',
+        'file. The same as that of the policy node. Once configured, a contract is taken that '
+        'differs by limits of joints, control_rate_hz and hold_s only; the same name reads the '
+        'file again.',
+        kind='live',
+        names_file=True,
     ),
     ParameterSpec(
         name='autostart',
@@ -54,7 +57,7 @@ STREAMER_PARAMETERS: tuple[ParameterSpec, ...] = (
         default=0,
         description='SCHED_FIFO priority of the control thread, 1 to 99, where the system permits '
         'it; the ROS thread of the streamer gets one less. 0: none.',
-        kind='fixed',
+        kind='live',
         bounds=(0, 99),
     ),
     ParameterSpec(
@@ -127,7 +130,7 @@ STREAMER_PARAMETERS: tuple[ParameterSpec, ...] = (
         name='status.rate_hz',
         default=10.0,
         description='Rate of ~/status [Hz].',
-        kind='fixed',
+        kind='live',
         bounds=(1.0, 50.0),
     ),
     TRACE_PARAMETER,

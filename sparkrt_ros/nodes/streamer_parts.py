@@ -9,9 +9,11 @@ import numpy as np
 from rclpy.node import Node
 
 from sparkrt.msg import ActionChunk as ActionChunkMessage
-from sparkrt_ros.convert.contract import RobotContract
+from sparkrt_ros.convert.contract import RobotContract, load_contract
 from sparkrt_ros.convert.time import stamp_to_ns
+from sparkrt_ros.convert.urdf import narrow_contract
 from sparkrt_ros.nodes import qos
+from sparkrt_ros.nodes.beat import Beat
 from sparkrt_ros.nodes.control_loop import (
     ControlLoop,
     MonotonicPacer,
@@ -36,7 +38,9 @@ Values = Mapping[str, Any]
 class StreamerParts:
     """One robot's core, control loop, command publishers and joint subscriptions.
 
+    beat: of the ROS thread, which polls the joint states.
     trace: told what arrives and what is done while it is enabled.
+    poll: called from the control thread before each tick in real time, to take what arrived.
     notify: called from the control thread when a chunk was taken or the state changed.
     on_error: called from the control thread with what a tick raised; the loop has ended then.
     """
@@ -48,7 +52,9 @@ class StreamerParts:
         values: Values,
         events: qos.QosEvents,
         *,
+        beat: Beat,
         trace: StreamerTrace,
+        poll: Callable[[], None],
         notify: Callable[[], None],
         on_error: Callable[[Exception], None],
     ) -> None:
@@ -58,15 +64,18 @@ class StreamerParts:
         self._node = node
         self._on_error = on_error
         self._trace = trace
+        self._poll = poll
         self._values = values
+        self._priority = 0
         self.outlet = CommandOutlet(node, contract, events)
         self.outlet.enabled = bool(values['control.enabled'])
+        self.outlet.set_period(1.0 / self.rate_hz)
         self.core = StreamerCore.for_robot(
             contract, period_s=1.0 / self.rate_hz, outlet=self.outlet, notify=notify
         )
         self.core.watch(trace if trace.enabled else None)
         self.core.set_options(self._options())
-        self.pose = PoseSource(node, contract, self._deliver, trace=trace)
+        self.pose = PoseSource(node, contract, self._deliver, beat=beat, trace=trace)
         self._pacer = self._make_pacer()
         self.loop = self._make_loop()
 
@@ -95,13 +104,19 @@ class StreamerParts:
     def now_ns(self) -> int:
         return int(self._node.get_clock().now().nanoseconds)
 
-    def apply(self, values: Values) -> None:
-        """Take changed live parameters between two ticks."""
+    def apply(self, values: Values, *, contract: RobotContract | None = None) -> None:
+        """Take changed live parameters between two ticks.
+
+        contract: go on with the limits of this one; it passed ``check_only_limits_differ``.
+        """
         self._values = values
+        if contract is not None:
+            self.contract = contract
+        self._set_priority()
         self.core.watch(self._trace if self._trace.enabled else None)
         self.pose.set_rate()
-        self.core.set_options(self._options())
-        self.core.period_s = 1.0 / self.rate_hz
+        limits = None if contract is None else contract.action_limits
+        self.core.set_options(self._options(), limits=limits)
         self.loop.rate_hz = self.rate_hz
         enabled = bool(values['control.enabled'])
         if enabled != self.outlet.enabled:
@@ -135,17 +150,23 @@ class StreamerParts:
             self._deliver(Pose(values=nothing, fresh_until_ns=2**62, number=1))
         self.core.activate(self.now_ns())
         self.loop.start()
-        priority = int(self._values['control.realtime_priority'])
-        if priority:
-            # This thread holds the interpreter at times; see control_loop.
-            set_realtime(max(1, priority - 1))
+        self._set_priority()
 
     def stop(self, *, timeout_s: float = 1.0) -> bool:
         """Nothing is sent once this returns; whether the control thread has ended too."""
-        if self._values['control.realtime_priority']:
+        if self._priority:
             set_realtime(0)
+            self._priority = 0
         self.core.deactivate(self.now_ns())
         return self.loop.stop(timeout_s=timeout_s)
+
+    def _set_priority(self) -> None:
+        """Of the control thread, and of this one, which holds the interpreter at times."""
+        priority = int(self._values['control.realtime_priority'])
+        if self.loop.running and priority != self._priority:
+            self.loop.priority = priority
+            set_realtime(max(1, priority - 1) if priority else 0)
+            self._priority = priority
 
     def close(self) -> None:
         self.stop()
@@ -154,6 +175,12 @@ class StreamerParts:
         self.outlet.close()
 
     def _tick(self) -> None:
+        period_s = self.loop.period_s
+        if period_s != self.core.period_s:  # with the first command at the new rate
+            self.core.period_s = period_s
+            self.outlet.set_period(period_s)
+        if not self.simulated:
+            self._poll()
         self.core.tick(self.now_ns())
 
     def _deliver(self, pose: Pose) -> None:
@@ -187,6 +214,13 @@ class StreamerParts:
             blend_s=float(self._values['chunking.blend_s']),
             blend_in_s=float(self._values['guard.blend_in_s']),
         )
+
+
+def read_contract(values: Values) -> RobotContract:
+    """The contract of these parameters, narrowed by ``robot_description`` where there is one."""
+    contract = load_contract(str(values['robot']))
+    urdf = str(values['robot_description'])
+    return narrow_contract(contract, urdf) if urdf else contract
 
 
 def read_chunk(message: ActionChunkMessage) -> ActionChunk:

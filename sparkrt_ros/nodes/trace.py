@@ -74,7 +74,7 @@ class Tracer:
     def __init__(self, node: Node) -> None:
         self.enabled = False
         self.log = TraceLog()
-        self._publisher = node.create_publisher(Trace, TRACE_TOPIC, qos.TRACE)
+        self._publisher = qos.create_report_publisher(node, Trace, TRACE_TOPIC, qos.TRACE)
 
     def publish(
         self,

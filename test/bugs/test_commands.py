@@ -139,6 +139,17 @@ class TestTrajectoryTimes:
         with pytest.raises(ActionError, match='dt_s'):
             commands.fill(np.zeros((2, 6)), dt_s=dt_s)
 
+    def test_a_single_row_is_due_when_the_next_command_comes(
+        self, messages: Messages, tmp_path: Path
+    ) -> None:
+        """At twice the rate in half the time: else it would move at half or twice the speed."""
+        contract = one_output(tmp_path, 'joint_trajectory')
+        commands = CommandSet(contract, messages.classes)
+        due = commands.fill(np.zeros(6))[0].points[0].time_from_start
+        assert due.nanosec == round(1e9 / contract.control_rate_hz)
+        commands.set_period(0.004)
+        assert commands.fill(np.zeros(6))[0].points[0].time_from_start.nanosec == 4_000_000
+
     def test_fewer_rows_after_more_leave_no_old_points(
         self, messages: Messages, tmp_path: Path
     ) -> None:

@@ -10,7 +10,7 @@ from streamer_rig import StreamerRig, make_rig, pan_lift, still
 
 pytestmark = pytest.mark.ros
 
-LIMIT_S = 3.0
+LIMIT_S = 15.0
 
 
 @pytest.fixture

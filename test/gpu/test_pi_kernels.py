@@ -66,13 +66,21 @@ def sizes(request: pytest.FixtureRequest) -> Sizes:
     return SHAPES[request.param]
 
 
-@pytest.fixture(params=[False, True], ids=['one by one', 'overlapped'])
+WAYS = {
+    'one by one': {},
+    'overlapped': {'overlapped': True},
+    'weights read ahead': {'overlapped': True, 'fetching': True},
+}
+
+
+@pytest.fixture(params=WAYS)
 def ops(request: pytest.FixtureRequest, device: torch.device) -> PiOps:
     from sparkrt_ros.runtime.kernels.pi_triton import TritonOps
 
-    if request.param and (INTERPRETED or torch.cuda.get_device_capability()[0] < 9):
+    way = WAYS[request.param]
+    if way and (INTERPRETED or torch.cuda.get_device_capability()[0] < 9):
         pytest.skip('overlapped launches need compute capability 9')
-    return TritonOps(overlapped=request.param).ops()
+    return TritonOps(**way).ops()
 
 
 class Draw:
@@ -152,7 +160,7 @@ def test_queries_keys_and_values(ops: PiOps, sizes: Sizes, draw: Draw, dtype: to
     outputs = (heads.queries + 2 * heads.keys) * heads.size
     weight = draw(outputs, sizes.width, dtype=dtype) * sizes.width**-0.5
     bias, turn = draw(outputs), turn_of(stream.rows, heads.size, draw)
-    found = ops.project(stream, weight, bias, turn, heads)
+    found = ops.project(stream, weight, bias, turn, heads, ahead=weight)
     wanted = PLAIN.project(stream, weight, bias, turn, heads)
     for one, other in zip(found, wanted, strict=True):
         assert_near(one, other, dtype)
@@ -170,7 +178,8 @@ def test_attention_to_a_prefix_and_to_each_other(
     valid = (torch.arange(sizes.prefix) < sizes.prefix - 9).to(draw.device, torch.int8)
     valid = valid.repeat(sizes.samples, 1)
     valid[0, 3:5] = 0
-    found = ops.attend(queries, *tensors, valid, state_first=state_first)
+    ahead = tensors[0]
+    found = ops.attend(queries, *tensors, valid, state_first=state_first, ahead=ahead)
     wanted = PLAIN.attend(queries, *tensors, valid, state_first=state_first)
     rows = sizes.samples * sizes.tokens
     assert_near(found[:rows], wanted[:rows], dtype)
@@ -202,7 +211,7 @@ def test_the_feed_forward_network_opens(
     weight = draw(2 * sizes.inner, sizes.width, dtype=dtype) * sizes.width**-0.5
     bias = draw(2 * sizes.inner)
     rows = stream.rows
-    found, wanted = (one.feed(stream, weight, bias)[:rows] for one in (ops, PLAIN))
+    found, wanted = (one.feed(stream, weight, bias, ahead=weight)[:rows] for one in (ops, PLAIN))
     assert_near(found, wanted, dtype)
 
 
@@ -218,14 +227,15 @@ def test_sums_are_added_to_the_stream_and_give_the_same_bits(
     gate, grow = draw(sizes.width), draw(sizes.width)
     getattr(PLAIN, name)(wanted, x, weight, gate, grow)
     for one in (found, again):
-        getattr(ops, name)(one, x, weight, gate, grow)
+        getattr(ops, name)(one, x, weight, gate, grow, ahead=weight)
     assert_streams(found, wanted, dtype)
     assert torch.equal(found.x, again.x)
     assert torch.equal(found.squares, again.squares)
 
 
 def test_every_setting_computes_the_same(sizes: Sizes, draw: Draw, dtype: torch.dtype) -> None:
-    from sparkrt_ros.runtime.kernels.pi_triton import CANDIDATES, TritonOps
+    from sparkrt_ros.runtime.kernels.pi_settings import CANDIDATES
+    from sparkrt_ros.runtime.kernels.pi_triton import TritonOps
 
     if sizes not in (SMALL, REAL):
         pytest.skip('one small and one real size are enough')

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -253,8 +255,8 @@ IMPOSSIBLE = {
     "'queue', 'ensemble'": {'chunking__mode': 'replay'},
     'Max: 1.0': {'chunking__temporal_ensemble_coeff': 2.0},
     'Min: 0.01': {'guard__velocity_scale': 0.0},
-    'robot': {'robot': 'so101'},
-    'while the node is configured': {'control__realtime_priority': 5},
+    'Max: 99': {'control__realtime_priority': 100},
+    'while the node is configured': {'robot_description': '<robot/>'},
 }
 
 
@@ -267,6 +269,80 @@ def test_impossible_parameters_are_refused_with_the_reason(rig: StreamerRig):
         assert next(iter(change)).replace('__', '.') in result.reason
     assert rig.now_status().state == 'waiting'
     assert rig.peer.get_parameter(NODE, 'guard.velocity_scale') == 1.0
+
+
+def test_limits_of_the_robot_change_while_it_moves(rig: StreamerRig, tmp_path):
+    """Another contract of the same robot takes effect at once; another robot is refused."""
+    rig.start(control__hold_s=30.0)
+    # A sway of +-0.5 rad in 8 s for a minute.
+    sway = 0.5 * np.sin(np.arange(3000) * DT_S * 2.0 * np.pi / 8.0)
+    rig.publish(sway[:, None] * np.array([1.0, 0.0, 0.0]))
+    rig.arm.wait_for(lambda m: pan_lift(m)[0] > 0.3)
+    before = rig.now_status()
+    narrow = tmp_path / 'narrow.yaml'
+    text = CONTRACT.replace(
+        'pan, unit: rad, limits: [-2.0, 2.0]', 'pan, unit: rad, limits: [-0.1, 0.1]'
+    )
+    narrow.write_text(text.replace('max_velocity: 2.0', 'max_velocity: 0.2'))
+    assert rig.set(robot=str(narrow)).successful
+    rig.arm.clear()
+    rig.arm.wait_for(lambda m: abs(pan_lift(m)[0]) <= 0.1, what='command inside the new limits')
+    rig.arm.wait_for(count=100)
+    pan = np.array([pan_lift(message)[0] for message in rig.arm.messages])
+    assert np.abs(np.diff(pan[1:])).max() <= 0.2 * 0.01 + 1e-12, 'never faster than the new limit'
+    inside = int(np.argmax(np.abs(pan) <= 0.1))
+    assert np.abs(pan[inside:]).max() <= 0.1
+    after = rig.now_status()
+    assert (after.state, after.underruns) == ('streaming', before.underruns)
+    assert after.limited > before.limited
+
+    narrow.write_text(text.replace('limits: [-0.1, 0.1]', 'limits: [-0.05, 0.05]'))
+    assert rig.set(robot=str(narrow)).successful, 'the same file, read again'
+    rig.arm.clear()
+    rig.arm.wait_for(lambda m: pan_lift(m)[0] == 0.05, what='the newest limit reached')
+    rig.arm.wait_for(count=100)
+    assert max(pan_lift(message)[0] for message in rig.arm.messages[-100:]) <= 0.05
+
+    other = tmp_path / 'other.yaml'
+    other.write_text(CONTRACT.replace('topic: cmd_vel', 'topic: base/cmd_vel'))
+    for robot, reason in (
+        (str(other), 'found another outputs than test_robot has'),
+        (str(tmp_path / 'nowhere.yaml'), 'nowhere.yaml'),
+        ('so101', 'the same robot with other limits'),
+    ):
+        result = rig.set(robot=robot)
+        assert not result.successful
+        assert reason in result.reason
+    result = rig.peer.set_parameters_atomically(NODE, guard__velocity_scale=0.5, robot=str(other))
+    assert not result.successful, 'all or nothing'
+    narrow.write_text(CONTRACT.replace('max_velocity: 2.0', 'max_velocity: -2.0'))
+    assert 'max_velocity' in rig.set(robot=str(narrow)).reason
+    assert rig.peer.get_parameter(NODE, 'robot') == str(narrow)
+    assert rig.peer.get_parameter(NODE, 'guard.velocity_scale') == 1.0
+    rig.arm.clear()
+    rig.arm.wait_for(count=100)
+    assert max(pan_lift(message)[0] for message in rig.arm.messages) <= 0.05
+    assert rig.now_status().state == 'streaming'
+
+
+def test_the_priority_of_the_control_thread_changes_while_it_streams(rig: StreamerRig):
+    process = rig.start()
+    rig.publish(still(3000))
+    rig.wait_status('streaming')
+
+    def fifo() -> int:
+        tasks = Path(f'/proc/{process.pid}/task').iterdir()
+        return sum(os.sched_getscheduler(int(task.name)) == os.SCHED_FIFO for task in tasks)
+
+    assert fifo() == 0
+    assert rig.set(control__realtime_priority=20).successful
+    rig.arm.wait_for(count=5)
+    if process.count('priority 20 is not permitted') == 0:
+        assert fifo() == 2, 'the control thread and the ROS thread'
+    assert rig.set(control__realtime_priority=0).successful
+    rig.arm.wait_for(count=5)
+    assert fifo() == 0
+    assert rig.now_status().state == 'streaming'
 
 
 def test_in_auto_mode_chunks_are_played_as_the_policy_node_reports(rig: StreamerRig):

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.ros, pytest.mark.slow, pytest.mark.timeout(400)]
 
 FRONT, JOINTS = '/front/image_raw', '/joint_states'
 CAMERA_HZ, JOINT_HZ = 30, 100
-LOOPS, SECONDS = 3, 10
+LOOPS, SECONDS = 3, 5
 # Infer from every new observation.
 EAGER_TO_INFER = {
     'chunking.mode': 'ensemble',

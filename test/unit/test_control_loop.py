@@ -99,11 +99,15 @@ def test_whole_missed_periods_are_skipped_and_counted_never_made_up_for():
 
 
 def test_the_rate_changes_while_it_runs():
+    periods_s = []
+
     def work(scripted: Scripted, tick: int) -> None:
         if tick == 2:
             scripted.loop.rate_hz = 200.0
+        periods_s.append(scripted.loop.period_s)
 
     ran = Scripted(work, ticks=6).run()
+    assert periods_s == [0.01, 0.01, 0.01, 0.005, 0.005, 0.005], 'as long as they really were'
     assert ran.begins_ns == [0, 10 * MS, 20 * MS, 25 * MS, 30 * MS, 35 * MS]
     assert ran.loop.periods().max_s == 0.005, 'periods of the old rate are forgotten'
 
@@ -293,3 +297,27 @@ def real_loop(tick, *, rate_hz: float, priority: int = 0, on_warning=None) -> Co
         on_warning=on_warning or failed,
         priority=priority,
     )
+
+
+def test_a_priority_that_changes_is_taken_by_the_running_thread(monkeypatch):
+    asked = []
+    taken = threading.Condition()
+
+    def set_realtime(priority):
+        with taken:
+            asked.append((priority, threading.current_thread().name))
+            taken.notify_all()
+        return ''
+
+    monkeypatch.setattr(control_loop, 'set_realtime', set_realtime)
+    loop = real_loop(lambda: None, rate_hz=200.0)
+    loop.start()
+    for priority in (20, 0):
+        loop.priority = priority
+        with taken:
+            assert taken.wait_for(lambda p=priority: asked and asked[-1][0] == p, 5.0)
+    loop.stop()
+    assert asked == [(20, 'control'), (0, 'control')]
+    assert not loop.realtime
+    with pytest.raises(ConfigError, match='realtime_priority'):
+        loop.priority = 100

@@ -98,13 +98,36 @@ def test_the_table_holds_what_the_reports_say(gpu_check, monkeypatch, tmp_path) 
     assert 'not understood' in table
 
 
+def test_chunks_of_pi_policies_are_told_with_what_was_left_out(
+    gpu_check, monkeypatch, tmp_path
+) -> None:
+    times = {'p50_ms': 10.0, 'p99_ms': 11.0, 'count': 5}
+    arms = [{'arm': name, **times, 'cosine': 1.0} for name in ('fused', 'lerobot eager')]
+    arms[1]['p50_ms'] = 250.0
+    report = {
+        'options': {'pi0': 'False', 'views': '3', 'tokens': '200'},
+        'arms': arms,
+        'alone': times,
+        'left_out': {'lerobot compiled': 'takes minutes'},
+        'peak_gb': 20.0,
+    }
+    (tmp_path / 'pi05.json').write_text(json.dumps(report))
+    run_with(gpu_check, monkeypatch, [])
+    table = (tmp_path / 'gpu_check.txt').read_text()
+    assert 'Pi0.5, 3 views, 200 tokens: lerobot eager' in table
+    assert 'p50 250.00 p99 11.00 ms, 25.00 x fused' in table
+    assert 'p99/p50 1.100' in table
+    assert 'without lerobot compiled' in table
+
+
 @pytest.mark.parametrize('small', [False, True])
 def test_the_plan_builds_before_it_tests_and_measures(gpu_check, tmp_path, small: bool) -> None:
     options = gpu_check.parse(['--wheels', str(tmp_path), *(['--small'] if small else [])])
     planned = gpu_check.plan(options, tmp_path)
     names = [step.name for step in planned]
-    assert names == ['wheels', 'build', 'tests', 'replays', 'node', 'versus', 'forms']
-    assert len({step.report for step in planned if step.report}) == 4
+    pi = ['pi05', 'pi05_short', 'pi0', 'pi05_load']
+    assert names == ['wheels', 'build', 'tests', 'replays', 'node', 'versus', 'forms', *pi]
+    assert len({step.report for step in planned if step.report}) == 8
     tests = next(step for step in planned if step.name == 'tests')
     assert str(ROOT / 'test' / 'gpu' / 'test_cudagraph.py') in tests.command
 

@@ -260,3 +260,58 @@ def test_a_command_allocates_no_array(rate_change):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 3000, 'one array of bools would be 3000 bytes'
+
+
+def test_limits_exchanged_in_motion_hold_from_the_next_command_on():
+    made = guard()
+    assert send(made, 1.0, 0.5, 0.0)[0] == pytest.approx(0.04)
+    slower = ActionLimits(
+        low=np.array([-1.0, 0.0, -0.5]),
+        high=np.array([0.05, 2.0, 0.5]),
+        max_rate=np.array([0.25, 5.0, 1.0]),
+        max_rate_change=np.array([INF, INF, INF]),
+    )
+    made.set_limits(slower)
+    assert send(made, 1.0, 0.5, 0.0)[0] == pytest.approx(0.045), 'it goes on from where it is'
+    for _ in range(5):
+        last = send(made, 1.0, 0.5, 0.0)[0]
+    assert last == 0.05, 'the new end'
+    made.set_limits(limits())
+    assert send(made, 1.0, 0.5, 0.0)[0] == pytest.approx(0.09)
+
+
+def test_limits_exchanged_keep_the_scale_and_may_bring_a_limit_of_acceleration():
+    made = guard(velocity_scale=0.5)
+    made.set_limits(limits(rate_change=(10.0, INF, INF)))
+    steps = np.diff([0.0, *(send(made, 1.0, 0.5, 0.0)[0] for _ in range(6))])
+    assert steps[0] <= 10.0 * PERIOD_S**2 + 1e-12
+    assert steps.max() <= 0.5 * 2.0 * PERIOD_S + 1e-12
+
+
+@given(
+    targets=st.lists(st.floats(-1.5, 1.5), min_size=12, max_size=12),
+    high=st.floats(-0.5, 1.0),
+    max_rate=st.floats(0.1, 3.0),
+    change=st.sampled_from((INF, 5.0, 40.0)),
+    at=st.integers(1, 10),
+)
+@settings(max_examples=100, deadline=None)
+def test_no_limit_that_is_exchanged_makes_a_command_jump(targets, high, max_rate, change, at):
+    """Inside the new speed from the next command on, and never further outside the new range."""
+    made = guard(rate_change=(20.0, INF, INF))
+    sent = [0.0]
+    for index, target in enumerate(targets):
+        if index == at:
+            made.set_limits(
+                ActionLimits(
+                    low=np.array([-1.0, 0.0, -0.5]),
+                    high=np.array([high, 2.0, 0.5]),
+                    max_rate=np.array([max_rate, 5.0, 1.0]),
+                    max_rate_change=np.array([change, INF, INF]),
+                )
+            )
+        sent.append(send(made, target, 0.5, 0.0)[0])
+        limit = max_rate if index >= at else 2.0
+        assert abs(sent[-1] - sent[-2]) <= limit * PERIOD_S + 1e-12
+        if index >= at:
+            assert sent[-1] <= max(high, sent[-2]) + 1e-12

@@ -181,6 +181,21 @@ def test_listeners_hear_what_changed_and_nothing_of_what_did_not(make_node):
     assert heard[0][0]['rate'] == 2.0
 
 
+def test_a_file_set_again_counts_as_changed(make_node):
+    """It may hold something else now."""
+    node = make_node()
+    robot = ParameterSpec(
+        name='robot', default='a.yaml', description='?', kind='live', names_file=True
+    )
+    parameters = ParameterSet(node, (*SPECS, robot))
+    heard, asked = [], []
+    parameters.on_change(lambda values, changed: heard.append(set(changed)))
+    parameters.veto = lambda values, changed: asked.append(set(changed))
+    set_all(node, robot='a.yaml', rate=1.0)
+    set_all(node, rate=2.0)
+    assert heard == asked == [{'robot'}, {'rate'}]
+
+
 def test_a_parameter_cannot_be_deleted(make_node):
     node = make_node()
     parameters = ParameterSet(node, SPECS)

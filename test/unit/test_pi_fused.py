@@ -14,8 +14,9 @@ from sparkrt_ros.runtime.checkpoint.features import STATE_KEY
 from sparkrt_ros.runtime.checkpoint.pi_sizes import GEMMA_VARIANTS
 from sparkrt_ros.runtime.errors import BackendError
 from sparkrt_ros.runtime.host_inputs import COUNTS_KEY, TOKENS_KEY
-from sparkrt_ros.runtime.kernels.pi_choice import Trial, choose_pi_ops, judge
+from sparkrt_ros.runtime.kernels.pi_choice import choose_pi_ops, judge
 from sparkrt_ros.runtime.kernels.pi_ops import PLAIN, PiOps
+from sparkrt_ros.runtime.kernels.pi_trial import Trial
 from sparkrt_ros.runtime.policies.flow_matching import make_plan
 from sparkrt_ros.runtime.policies.pi_fused import FusedPi, choose_vision_dtype
 from sparkrt_ros.runtime.policies.pi_network import PiNetwork, sample
@@ -139,7 +140,8 @@ def test_every_operation_is_tried_and_a_wrong_one_is_named() -> None:
 @torch.inference_mode()
 @pytest.mark.skipif(not INTERPRETED, reason="Triton's interpreter is not on")
 def test_kernels_pass_their_own_trial() -> None:
-    from sparkrt_ros.runtime.kernels.pi_triton import CANDIDATES, TritonOps
+    from sparkrt_ros.runtime.kernels.pi_settings import CANDIDATES
+    from sparkrt_ros.runtime.kernels.pi_triton import TritonOps
 
     sizes = replace(TINY, width=64, mlp_width=128, head_dim=32)
     trial = Trial(sizes, device=CPU, dtype=torch.float32, tokens=6, prefix=20)

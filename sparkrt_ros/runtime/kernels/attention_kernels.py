@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from sparkrt_ros.runtime.kernels.flow_kernels import _wait
+from sparkrt_ros.runtime.kernels.flow_kernels import _fetch, _release, _wait
 
 _HIDDEN = tl.constexpr(-1.0e30)
 
@@ -44,6 +44,8 @@ def attend(
     out,
     best_of,
     total_of,
+    ahead,
+    ahead_size,
     tokens,
     prefix,
     own,
@@ -58,6 +60,8 @@ def attend(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     PDL: tl.constexpr,
+    FETCH: tl.constexpr,
+    LANES: tl.constexpr,
 ):
     """Queries (B, G N, S, h), keys (B, G, P, h), own keys (B, G, S, h), valid (B, P) int8.
 
@@ -66,6 +70,8 @@ def attend(
     beside the maximum and the sum of each row, (B, G, C, N S). factor: of the logits, to base 2.
     STATE_FIRST: the first own token sees, of its own kind, itself only.
     """
+    _release(PDL)
+    _fetch(ahead, ahead_size, FETCH, LANES)
     _wait(PDL)
     split, pair = tl.program_id(1), tl.program_id(2)
     row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -121,6 +127,7 @@ def combine(
     PDL: tl.constexpr,
 ):
     """The parts of ``attend`` -> (B, S, G N h); ``SPLITS``: a power of two from ``splits`` on."""
+    _release(PDL)
     _wait(PDL)
     row, pair = tl.program_id(0), tl.program_id(1)
     rows = NEIGHBOURS * tokens

@@ -8,7 +8,10 @@ and whoever reads it multiplies the finished rows.
 Shapes: ``R`` rows (padded to a multiple of ``BLOCK_M`` where a product reads them), ``W`` width,
 ``S`` rows of one sample, ``H`` heads, ``G`` heads of keys, ``h`` size of a head. Weights are
 (outputs, inputs). Importing this needs Triton.
-PDL: whether a kernel is launched while the one before it still runs; it then waits by itself.
+PDL: whether a kernel is launched while the one before it still runs; it then waits by itself,
+after it has asked for whatever no kernel writes.
+FETCH: whether programs bring the weights of a later kernel, ``ahead``, into the L2 cache, each its
+share, so that memory is read while kernels wait for each other. ``LANES``: threads of a program.
 """
 
 from __future__ import annotations
@@ -19,10 +22,42 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
+def _release(PDL: tl.constexpr):
+    """Let the next kernel be launched; it does no harm before its own wait."""
+    if PDL:
+        gdc_launch_dependents()
+
+
+@triton.jit
 def _wait(PDL: tl.constexpr):
     if PDL:
         gdc_wait()
-        gdc_launch_dependents()
+
+
+@triton.jit
+def _fetch(ahead, size, FETCH: tl.constexpr, LANES: tl.constexpr):
+    """Ask for ``size`` bytes from ``ahead`` on to be in the L2 cache; multiples of 16."""
+    if FETCH:
+        programs = tl.num_programs(0) * tl.num_programs(1) * tl.num_programs(2)
+        program = tl.program_id(0) + tl.num_programs(0) * (
+            tl.program_id(1) + tl.num_programs(1) * tl.program_id(2)
+        )
+        share = tl.cdiv(size, programs * LANES * 16) * 16
+        offset = (program * LANES + tl.arange(0, LANES)) * share
+        length = tl.minimum(share, size - offset)
+        tl.inline_asm_elementwise(
+            asm="""{
+            .reg .pred wanted;
+            setp.gt.s32 wanted, $2, 0;
+            @wanted cp.async.bulk.prefetch.L2.global [$1], $2;
+            mov.u32 $0, 0;
+            }""",
+            constraints='=r,l,r',
+            args=[ahead.to(tl.int64) + offset, length],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
 
 
 @triton.jit
@@ -38,14 +73,15 @@ def _row_scale(squares, row, known, tiles, stride, width, eps, TILES: tl.constex
 @triton.jit
 def prepare(x, grow, stream, scaled, squares, width, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """Rows (R, W) -> residual stream, what the next product reads, sums of squares."""
-    _wait(PDL)
+    _release(PDL)
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < width
     at = row * width + column
+    factor = tl.load(grow + column, mask=inside, other=0.0)
+    _wait(PDL)
     value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(stream + at, value, mask=inside)
-    factor = tl.load(grow + column, mask=inside, other=0.0)
     tl.store(scaled + at, (value * factor).to(scaled.dtype.element_ty), mask=inside)
     tl.store(squares + row, tl.sum(value * value, axis=0))
 
@@ -61,6 +97,8 @@ def project(
     queries,
     keys,
     values,
+    ahead,
+    ahead_size,
     rows,
     samples_rows,
     width,
@@ -75,13 +113,16 @@ def project(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     PDL: tl.constexpr,
+    FETCH: tl.constexpr,
+    LANES: tl.constexpr,
 ):
     """Normalised rows -> rotated queries (B, H, S, h) and keys (B, G, S, h), values likewise.
 
     weight: ((H + 2 G) h, W). A program makes the same ``BLOCK_N`` columns of both halves of a
     head, since these are what rotation mixes.
     """
-    _wait(PDL)
+    _release(PDL)
+    _fetch(ahead, ahead_size, FETCH, LANES)
     per_head = HALF // BLOCK_N
     head = tl.program_id(0) // per_head
     inner = (tl.program_id(0) % per_head) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -93,14 +134,17 @@ def project(
     w_at = weight + column[None, :] * width + part[:, None]
     first = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     second = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    first_bias = tl.load(bias + column)
+    second_bias = tl.load(bias + column + HALF)
+    _wait(PDL)
     for start in range(0, width, BLOCK_K):
         x = tl.load(x_at + start)
         first = tl.dot(x, tl.load(w_at + start), first, input_precision='ieee')
         w = tl.load(w_at + HALF * width + start)
         second = tl.dot(x, w, second, input_precision='ieee')
     scale = _row_scale(squares, row, known, tiles, stride, width, eps, TILES)[:, None]
-    first = first * scale + tl.load(bias + column)[None, :]
-    second = second * scale + tl.load(bias + column + HALF)[None, :]
+    first = first * scale + first_bias[None, :]
+    second = second * scale + second_bias[None, :]
     sample = row // samples_rows
     token = row % samples_rows
     wanted = known[:, None] & (inner < HALF)[None, :]
@@ -132,6 +176,8 @@ def feed(
     bias,
     squares,
     hidden,
+    ahead,
+    ahead_size,
     rows,
     width,
     inner,
@@ -143,9 +189,12 @@ def feed(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     PDL: tl.constexpr,
+    FETCH: tl.constexpr,
+    LANES: tl.constexpr,
 ):
     """Normalised rows -> ``gelu(gate) * up`` (R, F); weight (2 F, W): gate, then up."""
-    _wait(PDL)
+    _release(PDL)
+    _fetch(ahead, ahead_size, FETCH, LANES)
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     row = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     known = row < rows
@@ -154,13 +203,16 @@ def feed(
     w_at = weight + column[None, :] * width + part[:, None]
     gate = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     up = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    gate_bias = tl.load(bias + column)
+    up_bias = tl.load(bias + inner + column)
+    _wait(PDL)
     for start in range(0, width, BLOCK_K):
         x = tl.load(x_at + start)
         gate = tl.dot(x, tl.load(w_at + start), gate, input_precision='ieee')
         up = tl.dot(x, tl.load(w_at + inner * width + start), up, input_precision='ieee')
     scale = _row_scale(squares, row, known, tiles, stride, width, eps, TILES)[:, None]
-    gate = gate * scale + tl.load(bias + column)[None, :]
-    up = up * scale + tl.load(bias + inner + column)[None, :]
+    gate = gate * scale + gate_bias[None, :]
+    up = up * scale + up_bias[None, :]
     # The tanh form: (1 + tanh(y)) / 2 is sigmoid(2 y).
     bent = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
     result = gate / (1.0 + tl.exp(-bent)) * up
@@ -170,16 +222,13 @@ def feed(
 
 
 @triton.jit
-def _settle(total, stream, gate, grow, scaled, squares, row, column, rows, width, stride, tile):
+def _settle(total, value, factor, growth, stream, scaled, squares, at, row, place, wanted, rows):
     """Add to the residual stream, and write what the next norm needs."""
-    wanted = (row < rows)[:, None] & (column < width)[None, :]
-    at = row[:, None] * width + column[None, :]
-    value = tl.load(stream + at, mask=wanted, other=0.0)
-    value += total * tl.load(gate + column)[None, :]
+    value += total * factor[None, :]
     tl.store(stream + at, value, mask=wanted)
-    grown = value * tl.load(grow + column)[None, :]
+    grown = value * growth[None, :]
     tl.store(scaled + at, grown.to(scaled.dtype.element_ty), mask=wanted)
-    tl.store(squares + tile * stride + row, tl.sum(value * value, axis=1), mask=row < rows)
+    tl.store(squares + place, tl.sum(value * value, axis=1), mask=row < rows)
 
 
 @triton.jit
@@ -193,6 +242,8 @@ def add(
     squares,
     sums,
     arrivals,
+    ahead,
+    ahead_size,
     rows,
     inner,
     share,
@@ -203,6 +254,8 @@ def add(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     PDL: tl.constexpr,
+    FETCH: tl.constexpr,
+    LANES: tl.constexpr,
 ):
     """``stream += gate * (x @ weight)``: x (R, I), weight (W, I), stream (R, W).
 
@@ -210,18 +263,29 @@ def add(
     their sums, always in the same order, so that the same input gives the same bits; it also
     sets ``arrivals`` back to 0.
     """
-    _wait(PDL)
+    _release(PDL)
+    _fetch(ahead, ahead_size, FETCH, LANES)
     tile, split, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     column = tile * BLOCK_N + tl.arange(0, BLOCK_N)
     row = block * BLOCK_M + tl.arange(0, BLOCK_M)
     part = split * share + tl.arange(0, BLOCK_K)
     x_at = x + row[:, None] * inner + part[None, :]
     w_at = weight + column[None, :] * inner + part[:, None]
+    factor = tl.load(gate + column)
+    growth = tl.load(grow + column)
+    wanted = (row < rows)[:, None] & (column < width)[None, :]
+    at = row[:, None] * width + column[None, :]
+    place = tile * stride + row
+    _wait(PDL)
+    # Asked for early, so that it is there when the sum is.
+    value = tl.load(stream + at, mask=wanted, other=0.0)
     total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for start in range(0, share, BLOCK_K):
         total = tl.dot(tl.load(x_at + start), tl.load(w_at + start), total, input_precision='ieee')
     if SPLITS == 1:
-        _settle(total, stream, gate, grow, scaled, squares, row, column, rows, width, stride, tile)
+        _settle(
+            total, value, factor, growth, stream, scaled, squares, at, row, place, wanted, rows
+        )
     else:
         slot = block * tl.num_programs(0) + tile
         local = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
@@ -235,7 +299,7 @@ def add(
                 # Not from the cache of this multiprocessor, which others do not write to.
                 total += tl.load(own + other * BLOCK_M * BLOCK_N, cache_modifier='.cg')
             _settle(
-                total, stream, gate, grow, scaled, squares, row, column, rows, width, stride, tile
+                total, value, factor, growth, stream, scaled, squares, at, row, place, wanted, rows
             )
             tl.store(arrivals + slot, 0)
 
@@ -258,6 +322,7 @@ def velocity(
     PDL: tl.constexpr,
 ):
     """The last norm and projection: the last ``tokens`` rows of each sample -> (B, T, D) fp32."""
+    _release(PDL)
     _wait(PDL)
     place = tl.program_id(0)
     row = place // tokens * samples_rows + samples_rows - tokens + place % tokens

@@ -3,6 +3,7 @@
 Shapes: ``B`` samples, ``S`` tokens of each, ``R`` rows: ``B S`` rounded up to whole tiles (what is
 in the others is never read), ``W`` width, ``F`` hidden width, ``H`` heads, ``G`` heads of keys,
 ``h`` size of a head, ``P`` tokens of the prefix, ``D`` size of an action in the network.
+``ahead``: weights of a later operation, which a device may read into its cache meanwhile.
 """
 
 from __future__ import annotations
@@ -104,7 +105,13 @@ def prepare(stream: Stream, x: Tensor, grow: Tensor) -> None:
 
 
 def project(
-    stream: Stream, weight: Tensor, bias: Tensor, turn: Turn, heads: Heads
+    stream: Stream,
+    weight: Tensor,
+    bias: Tensor,
+    turn: Turn,
+    heads: Heads,
+    *,
+    ahead: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The norm, then queries (B, H, S, h), keys and values (B, G, S, h); the first two rotated.
 
@@ -126,6 +133,7 @@ def attend(
     valid: Tensor,
     *,
     state_first: bool = False,
+    ahead: Tensor | None = None,
 ) -> Tensor:
     """Queries (B, H, S, h) see a prefix (B, G, P, h) and their own keys (B, G, S, h) -> (R, H h).
 
@@ -144,13 +152,21 @@ def attend(
     return _padded(mixed.transpose(1, 2).reshape(samples * tokens, heads * size))
 
 
-def feed(stream: Stream, weight: Tensor, bias: Tensor) -> Tensor:
+def feed(stream: Stream, weight: Tensor, bias: Tensor, *, ahead: Tensor | None = None) -> Tensor:
     """The norm, then ``gelu(gate) * up``: (R, F). weight: (2 F, W), gate first; bias: (2 F,)."""
     gate, up = _normed_product(stream, weight, bias).chunk(2, dim=1)
     return (F.gelu(gate, approximate='tanh') * up).to(weight.dtype)
 
 
-def add(stream: Stream, x: Tensor, weight: Tensor, gate: Tensor, grow: Tensor) -> None:
+def add(
+    stream: Stream,
+    x: Tensor,
+    weight: Tensor,
+    gate: Tensor,
+    grow: Tensor,
+    *,
+    ahead: Tensor | None = None,
+) -> None:
     """Add ``gate * (x @ weight)`` to the stream. x: (R, I), weight: (W, I), gate: (W,) float32.
 
     grow: (W,) float32, of the norm that comes next.

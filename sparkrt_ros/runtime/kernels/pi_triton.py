@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from sparkrt_ros.runtime.kernels import attention_kernels, flow_kernels
 from sparkrt_ros.runtime.kernels.pi_ops import NORM_EPS, ROWS, Heads, PiOps, Stream, Turn
+from sparkrt_ros.runtime.kernels.pi_settings import CANDIDATES, Setting
 from sparkrt_ros.runtime.kernels.pi_triton_prefix import add_norm, geglu, rotate
 
 _ROWS_OF_ATTENTION = 132
@@ -22,66 +24,17 @@ _LOG2_E = 1.4426950408889634
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
-    """How a kernel divides its work. parts: of the sum, or of the keys; 0: one per processor."""
-
-    rows: int = ROWS
-    columns: int = 32
-    depth: int = 128
-    parts: int = 1
-    warps: int = 4
-    stages: int = 4
-
-    def __str__(self) -> str:
-        return f'{self.rows}x{self.columns}x{self.depth}/{self.parts} w{self.warps} s{self.stages}'
-
-
-# The first of each is what reasoning says is best on 132 processors; see docs/pi05.md.
-CANDIDATES: dict[str, tuple[Setting, ...]] = {
-    'project': (
-        Setting(columns=16, depth=128, stages=5),
-        Setting(columns=16, depth=256, stages=3),
-        Setting(columns=16, depth=64, stages=8),
-    ),
-    'feed': (
-        Setting(columns=32, depth=128, stages=4),
-        Setting(columns=32, depth=64, stages=6),
-        Setting(columns=16, depth=128, stages=5),
-    ),
-    'add_attended': (
-        Setting(columns=32, depth=128, parts=4, stages=4),
-        Setting(columns=64, depth=128, parts=8, stages=3),
-        Setting(columns=16, depth=256, parts=2, stages=4),
-    ),
-    'add_fed': (
-        Setting(columns=32, depth=128, parts=4, stages=5),
-        Setting(columns=64, depth=128, parts=8, stages=4),
-        Setting(columns=16, depth=256, parts=2, stages=4),
-    ),
-    'attend': (
-        Setting(rows=64, columns=64, parts=0, warps=4, stages=2),
-        Setting(rows=32, columns=64, parts=0, warps=4, stages=2),
-        Setting(rows=64, columns=32, parts=0, warps=4, stages=3),
-    ),
-    'look': (
-        Setting(rows=64, columns=64, warps=4, stages=2),
-        Setting(rows=128, columns=64, warps=8, stages=2),
-        Setting(rows=64, columns=32, warps=4, stages=3),
-    ),
-}
-"""By operation; operations that are not here have one setting."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class TritonOps:
     """Makes the operations; settings: by operation, the first candidate where none is named.
 
     overlapped: launch each kernel of a step before the one ahead of it has ended; it then waits
-    by itself. Needs compute capability 9.
+    by itself. fetching: read the weights called ``ahead`` into the L2 cache. Both need compute
+    capability 9.
     """
 
     settings: dict[str, Setting] = field(default_factory=dict)
     overlapped: bool = False
+    fetching: bool = False
 
     def ops(self) -> PiOps:
         """All operations."""
@@ -89,9 +42,9 @@ class TritonOps:
             prepare=self.prepare,
             project=self.project,
             attend=self.attend,
-            add_attended=self.add_attended,
+            add_attended=partial(self._add, 'add_attended'),
             feed=self.feed,
-            add_fed=self.add_fed,
+            add_fed=partial(self._add, 'add_fed'),
             velocity=self.velocity,
             add_norm=add_norm,
             rotate=rotate,
@@ -115,7 +68,14 @@ class TritonOps:
         stream.tiles = 1
 
     def project(
-        self, stream: Stream, weight: Tensor, bias: Tensor, turn: Turn, heads: Heads
+        self,
+        stream: Stream,
+        weight: Tensor,
+        bias: Tensor,
+        turn: Turn,
+        heads: Heads,
+        *,
+        ahead: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See ``pi_ops.project``."""
         setting = self._setting('project')
@@ -135,6 +95,7 @@ class TritonOps:
             queries,
             keys,
             values,
+            *_ahead(ahead, weight),
             stream.rows,
             stream.tokens,
             stream.width,
@@ -146,7 +107,7 @@ class TritonOps:
             HALF=half,
             TILES=triton.next_power_of_2(stream.tiles),
             **_tile(setting, columns=columns, inner=stream.width),
-            **self._launch(setting),
+            **self._launch_fetching(setting, ahead),
         )
         return queries, keys, values
 
@@ -160,6 +121,7 @@ class TritonOps:
         valid: Tensor,
         *,
         state_first: bool = False,
+        ahead: Tensor | None = None,
     ) -> Tensor:
         """See ``pi_ops.attend``."""
         setting = self._setting('attend')
@@ -180,7 +142,8 @@ class TritonOps:
             splits=splits,
             state_first=state_first,
             at_once=False,
-            launch=self._launch(setting),
+            ahead=ahead,
+            launch=self._launch_fetching(setting, ahead),
         )
         mixed = _rows(queries, samples * tokens, heads * size)
         attention_kernels.combine[(rows, pairs)](
@@ -211,17 +174,13 @@ class TritonOps:
             splits=1,
             own=0,
             at_once=True,
-            launch={**_warps(setting), 'PDL': False},
+            launch={**_warps(setting), 'PDL': False, 'FETCH': False, 'LANES': 0},
         )
         return mixed
 
-    def add_attended(
-        self, stream: Stream, x: Tensor, weight: Tensor, gate: Tensor, grow: Tensor
-    ) -> None:
-        """See ``pi_ops.add``."""
-        self._add('add_attended', stream, x, weight, gate, grow)
-
-    def feed(self, stream: Stream, weight: Tensor, bias: Tensor) -> Tensor:
+    def feed(
+        self, stream: Stream, weight: Tensor, bias: Tensor, *, ahead: Tensor | None = None
+    ) -> Tensor:
         """See ``pi_ops.feed``."""
         setting = self._setting('feed')
         inner = weight.shape[0] // 2
@@ -233,6 +192,7 @@ class TritonOps:
             bias,
             stream.squares,
             hidden,
+            *_ahead(ahead, weight),
             stream.rows,
             stream.width,
             inner,
@@ -241,15 +201,9 @@ class TritonOps:
             NORM_EPS,
             TILES=triton.next_power_of_2(stream.tiles),
             **_tile(setting, columns=columns, inner=stream.width),
-            **self._launch(setting),
+            **self._launch_fetching(setting, ahead),
         )
         return hidden
-
-    def add_fed(
-        self, stream: Stream, x: Tensor, weight: Tensor, gate: Tensor, grow: Tensor
-    ) -> None:
-        """See ``pi_ops.add``."""
-        self._add('add_fed', stream, x, weight, gate, grow)
 
     def velocity(
         self,
@@ -293,9 +247,22 @@ class TritonOps:
             options['launch_pdl'] = True
         return options
 
+    def _launch_fetching(self, setting: Setting, ahead: Tensor | None) -> dict[str, Any]:
+        fetch = self.fetching and ahead is not None
+        return {**self._launch(setting), 'FETCH': fetch, 'LANES': 32 * setting.warps}
+
     def _add(
-        self, name: str, stream: Stream, x: Tensor, weight: Tensor, gate: Tensor, grow: Tensor
+        self,
+        name: str,
+        stream: Stream,
+        x: Tensor,
+        weight: Tensor,
+        gate: Tensor,
+        grow: Tensor,
+        *,
+        ahead: Tensor | None = None,
     ) -> None:
+        """See ``pi_ops.add``."""
         setting = self._setting(name)
         width, inner = weight.shape
         columns = _divisor(width, setting.columns)
@@ -314,6 +281,7 @@ class TritonOps:
             stream.squares,
             sums,
             stream.arrivals,
+            *_ahead(ahead, weight),
             stream.rows,
             inner,
             inner // parts,
@@ -321,7 +289,7 @@ class TritonOps:
             stream.x.shape[0],
             SPLITS=parts,
             **_tile(setting, columns=columns, inner=inner // parts),
-            **self._launch(setting),
+            **self._launch_fetching(setting, ahead),
         )
         stream.tiles = tiles
 
@@ -334,6 +302,7 @@ class TritonOps:
         splits: int,
         at_once: bool,
         launch: dict[str, Any],
+        ahead: Tensor | None = None,
         own: int | None = None,
         state_first: bool = False,
     ) -> None:
@@ -343,6 +312,7 @@ class TritonOps:
         grid = (triton.cdiv(heads // groups * tokens, setting.rows), splits, samples * groups)
         attention_kernels.attend[grid](
             *tensors,
+            *_ahead(ahead, keys),
             tokens,
             prefix,
             own_keys.shape[2] if own is None else own,
@@ -358,6 +328,13 @@ class TritonOps:
             BLOCK_N=setting.columns,
             **launch,
         )
+
+
+def _ahead(weight: Tensor | None, instead: Tensor) -> tuple[Tensor, int]:
+    """What to read ahead, and its bytes: whole lines of 16; none of ``instead``."""
+    if weight is None:
+        return instead, 0
+    return weight, weight.numel() * weight.element_size() // 16 * 16
 
 
 def _rows(like: Tensor, rows: int, width: int) -> Tensor:

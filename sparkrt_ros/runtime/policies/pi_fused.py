@@ -161,8 +161,15 @@ class FusedPi:
         tokens = self._small.expert_tokens(actions, moment.embedding, scene.state)
         ops.prepare(stream, tokens.flatten(0, 1), moment.grow[0])
         for number, layer in enumerate(self._layers):
+            # Before the first layer of the next step lies the last of this one.
+            following = self._layers[(number + 1) % len(self._layers)]
             queries, keys, values = ops.project(
-                stream, layer.qkv, moment.before[number], scene.turn, self._heads
+                stream,
+                layer.qkv,
+                moment.before[number],
+                scene.turn,
+                self._heads,
+                ahead=layer.out,
             )
             mixed = ops.attend(
                 queries,
@@ -172,10 +179,11 @@ class FusedPi:
                 scene.prefix.values[number],
                 scene.valid,
                 state_first=self._state_first,
+                ahead=layer.gate_up,
             )
             gates, grows = moment.gate[2 * number :], moment.grow[2 * number + 1 :]
-            ops.add_attended(stream, mixed, layer.out, gates[0], grows[0])
-            hidden = ops.feed(stream, layer.gate_up, moment.after[number])
+            ops.add_attended(stream, mixed, layer.out, gates[0], grows[0], ahead=layer.down)
+            hidden = ops.feed(stream, layer.gate_up, moment.after[number], ahead=following.qkv)
             ops.add_fed(stream, hidden, layer.down, gates[1], grows[1])
         return ops.velocity(
             stream, moment.grow[-1], moment.shift[-1], *self._out, tokens=self.config.chunk_size

@@ -1,0 +1,120 @@
+"""Messages go to whoever may take them, each once."""
+
+from __future__ import annotations
+
+import pytest
+import rclpy
+from rclpy.context import Context
+from rclpy.executors import SingleThreadedExecutor
+from ros_harness import claim_domain
+from std_msgs.msg import Float64MultiArray, String
+
+from sparkrt_ros.nodes import qos
+from sparkrt_ros.nodes.polled import PolledSubscription
+
+pytestmark = pytest.mark.ros
+
+TURNS = 400
+
+
+class Rig:
+    """A node of its own domain, whose executor is turned by hand."""
+
+    def __init__(self) -> None:
+        self._domain, self._claim = claim_domain()
+        self._context = Context()
+        rclpy.init(context=self._context, domain_id=self._domain)
+        self.node = rclpy.create_node('polls', context=self._context)
+        self.executor = SingleThreadedExecutor(context=self._context)
+        self.executor.add_node(self.node)
+        self.called: list[str] = []
+
+    def close(self) -> None:
+        self.executor.shutdown()
+        self.node.destroy_node()
+        self._context.shutdown()
+        self._claim.close()
+
+    def turn_until(self, condition) -> bool:
+        for _ in range(TURNS):
+            if condition():
+                return True
+            self.executor.spin_once(timeout_sec=0.02)
+        return False
+
+    def take(self, polled: PolledSubscription, *, count: int) -> list[str]:
+        found: list[str] = []
+        assert self.turn_until(
+            lambda: found.extend(m.data for m in polled.take()) or len(found) >= count
+        )
+        return found
+
+
+@pytest.fixture
+def rig(monkeypatch):
+    monkeypatch.setenv('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
+    made = Rig()
+    yield made
+    made.close()
+
+
+def test_while_it_is_polled_the_executor_leaves_messages_alone(rig: Rig):
+    polled = PolledSubscription(
+        rig.node, String, 'words', qos.CHUNKS_TAKEN, callback=lambda m: rig.called.append(m.data)
+    )
+    publisher = rig.node.create_publisher(String, 'words', qos.CHUNKS_TAKEN)
+    assert rig.turn_until(lambda: publisher.get_subscription_count() == 1)
+
+    publisher.publish(String(data='a'))
+    assert rig.turn_until(lambda: rig.called == ['a'])
+    polled.polled = True
+    for word in 'bcd':
+        publisher.publish(String(data=word))
+    assert rig.take(polled, count=3) == ['b', 'c', 'd']
+    assert rig.called == ['a']
+
+    publisher.publish(String(data='e'))
+    polled.polled = False
+    assert rig.turn_until(lambda: len(rig.called) == 2)
+    assert rig.called == ['a', 'e']
+    assert list(polled.take()) == []
+
+
+def test_without_a_callback_it_is_always_polled(rig: Rig):
+    polled = PolledSubscription(rig.node, String, 'words', qos.STATE)
+    publisher = rig.node.create_publisher(String, 'words', qos.STATE)
+    assert rig.turn_until(lambda: publisher.get_subscription_count() == 1)
+    publisher.publish(String(data='a'))
+    assert rig.take(polled, count=1) == ['a']
+    assert polled.get_publisher_count() == 1
+    assert polled.topic_name == '/words'
+
+
+def test_the_newest_come_first_on_request_and_the_rest_is_gone(rig: Rig):
+    polled = PolledSubscription(rig.node, String, 'words', qos.CHUNKS_TAKEN)
+    publisher = rig.node.create_publisher(String, 'words', qos.CHUNKS_TAKEN)
+    assert rig.turn_until(lambda: publisher.get_subscription_count() == 1)
+    for word in 'abc':
+        publisher.publish(String(data=word))
+    assert rig.turn_until(publisher.wait_for_all_acked)
+    assert next(polled.newest_first()).data == 'c'
+    assert list(polled.take()) == []
+
+
+def test_what_does_not_fit_is_told_also_while_it_is_polled(rig: Rig):
+    events = qos.QosEvents(rig.node)
+    polled = PolledSubscription(
+        rig.node,
+        Float64MultiArray,
+        'numbers',
+        qos.CHUNKS_TAKEN,
+        callback=rig.called.append,
+        events=events.for_subscription('numbers'),
+    )
+    polled.polled = True
+    rig.node.create_publisher(Float64MultiArray, 'numbers', qos.STATE)
+    assert rig.turn_until(lambda: events.count > 0)
+    assert list(events.incompatible) == ['/numbers']
+    polled.destroy()
+    rig.executor.spin_once(timeout_sec=0.0)
+    assert list(rig.node.subscriptions) == []

@@ -1,0 +1,104 @@
+"""Tasks of different rates share the beats of the fastest of them."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip('rclpy')
+
+from sparkrt_ros.nodes.beat import Beat
+
+
+class FakeTimer:
+    def __init__(self) -> None:
+        self.timer_period_ns = 0
+        self.stands = False
+
+    def cancel(self) -> None:
+        self.stands = True
+
+    def reset(self) -> None:
+        self.stands = False
+
+    def is_canceled(self) -> bool:
+        return self.stands
+
+
+class Rig:
+    """A beat whose clock and timer are driven by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.timer = FakeTimer()
+        self.beat = Beat(self, clock_s=lambda: self.now_s)  # type: ignore[arg-type]
+
+    def create_timer(self, period_s: float, callback, *, clock) -> FakeTimer:
+        return self.timer
+
+    def run(self, seconds: float, *, late_s: float = 0.0) -> None:
+        period_s = self.timer.timer_period_ns / 1e9
+        begin_s = self.now_s
+        for number in range(round(seconds / period_s)):
+            self.now_s = begin_s + number * period_s + (late_s if number % 2 else 0.0)
+            self.beat.beat()
+
+
+def counter(counts: list[int]):
+    counts.append(0)
+    index = len(counts) - 1
+
+    def act() -> None:
+        counts[index] += 1
+
+    return act
+
+
+def test_each_task_runs_at_its_own_rate_and_the_timer_at_the_fastest():
+    rig, counts = Rig(), []
+    for rate_hz in (50.0, 30.0, 10.0):
+        rig.beat.every(rate_hz, counter(counts))
+    assert rig.timer.timer_period_ns == 20_000_000
+    rig.run(10.0)
+    assert counts == [
+        pytest.approx(500, abs=1),
+        pytest.approx(300, abs=2),
+        pytest.approx(100, abs=2),
+    ]
+
+
+def test_beats_that_come_unevenly_lose_nothing():
+    rig, counts = Rig(), []
+    rig.beat.every(50.0, counter(counts))
+    rig.run(2.0, late_s=0.008)
+    assert counts == [100]
+
+
+def test_what_was_missed_is_not_made_up_for():
+    rig, counts = Rig(), []
+    rig.beat.every(50.0, counter(counts))
+    rig.run(1.0)
+    rig.now_s += 60.0
+    rig.run(1.0)
+    assert counts == [pytest.approx(100, abs=1)]
+
+
+def test_the_timer_stands_without_tasks_and_follows_their_rates():
+    rig = Rig()
+    assert rig.timer.stands
+    slow, fast = rig.beat.every(10.0, list), rig.beat.every(50.0, list)
+    assert not rig.timer.stands
+    fast.cancel()
+    assert rig.timer.timer_period_ns == 100_000_000
+    slow.rate_hz = 500.0
+    assert rig.timer.timer_period_ns == 2_000_000
+    slow.cancel()
+    assert rig.timer.stands
+
+
+def test_a_task_may_end_itself():
+    rig, counts = Rig(), []
+    act = counter(counts)
+    task = rig.beat.every(50.0, lambda: (act(), task.cancel()))
+    rig.beat.every(50.0, counter(counts))
+    rig.run(0.2)
+    assert counts == [1, 10]
