@@ -270,6 +270,7 @@ class ActionStreamer(ManagedNode):
         if self._parts is None:
             return
         self._publish_progress()
+        self._report.chunk_taken(self._parts)
         self._trace.publish()
         if self._report.is_news(self._parts.core.snapshot):
             self.publish_status()

@@ -10,10 +10,13 @@ from typing import Any
 
 from sparkrt_ros.convert.contract import RobotContract
 from sparkrt_ros.nodes.chunk_gate import ChunkGate
+from sparkrt_ros.nodes.debug_images import DebugImages
 from sparkrt_ros.nodes.diagnostics import Diagnostics
 from sparkrt_ros.nodes.foresight import Foresight
 from sparkrt_ros.nodes.inference_thread import InferenceThread
+from sparkrt_ros.nodes.input_watch import InputWatch
 from sparkrt_ros.nodes.loaded_policy import LoadedPolicy, LoadPolicy, prepare, rehearse
+from sparkrt_ros.nodes.observation_reader import Reading
 from sparkrt_ros.nodes.parameter_spec import Value
 from sparkrt_ros.nodes.policy_parameters import (
     SWAP_PARAMETERS,
@@ -52,6 +55,8 @@ class Changeover(ManagedNode):
     _worker: PolicyWorker | None
     _swaps: PolicySwaps
     _foresight: Foresight
+    _debug: DebugImages
+    _watch: InputWatch
     _session_id: int
     _next_chunk_id: int
     _status_timer: Any
@@ -92,6 +97,10 @@ class Changeover(ManagedNode):
         """See Host."""
         buffer = serving.intake.buffer
         return buffer.stale(self._now_ns())
+
+    def explain(self, serving: Serving) -> str:
+        """See Host."""
+        return self._watch.explain(serving)
 
     def take_over(self, thread: InferenceThread, serving: Serving, handover: Handover) -> None:
         """See Host."""
@@ -203,10 +212,15 @@ class Changeover(ManagedNode):
         """Say who serves."""
         receipt = serving.loaded.receipt
         self._diagnostics.hardware_id = f'{receipt["policy"]} {receipt["digest"]}'
+        cameras = serving.intake.cameras.values()
+        self._debug.follow({camera.name: camera.key for camera in cameras})
         for warning in receipt['warnings']:
             self.get_logger().warning(warning)
         for line in serving.describe():
             self.get_logger().info(line)
+
+    def _last_reading(self) -> Reading | None:
+        return None if self._worker is None else self._worker.reading
 
     def arrived(self, *message: Any) -> None:
         """See Host."""

@@ -14,6 +14,19 @@ from sparkrt_ros.nodes.swap_rules import SwapReport
 
 _LEVELS = {'error': Level.ERROR, 'waiting': Level.WARN}
 _PROFILE_VARIABLE = 'FASTDDS_DEFAULT_PROFILES_FILE'
+_RECEIPT = (
+    'policy',
+    'folder',
+    'digest',
+    'backend',
+    'precision',
+    'device',
+    'device_name',
+    'mode',
+    'n_action_steps',
+    'num_threads',
+    'torch',
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +49,8 @@ class PolicyFacts:
     lost: Mapping[str, int] = field(default_factory=dict)
     prompt: str = ''
     prompt_refused: str = ''
+    rates_hz: Mapping[str, float] = field(default_factory=dict)
+    silent: Mapping[str, str] = field(default_factory=dict)
 
 
 def policy_health(facts: PolicyFacts) -> Health:
@@ -43,17 +58,50 @@ def policy_health(facts: PolicyFacts) -> Health:
     level = _LEVELS.get(facts.state, Level.OK)
     if facts.state in ('unconfigured', 'inactive') and facts.reason:
         level = Level.ERROR
-    keys = ('policy', 'folder', 'digest', 'backend', 'precision', 'device', 'device_name', 'mode')
     return Health(
         name='policy',
         level=level,
         message=f'{facts.state}: {facts.reason}' if facts.reason else facts.state,
         values={
-            **{key: facts.receipt[key] for key in keys if key in facts.receipt},
+            **{key: facts.receipt[key] for key in _RECEIPT if key in facts.receipt},
             'prompt': facts.prompt,
+            **_trust(facts.receipt),
             'epoch': facts.epoch,
             'load time [s]': facts.load_s,
             **{f'{name} [MB]': size / 1e6 for name, size in facts.memory_bytes.items()},
+        },
+    )
+
+
+def _trust(receipt: Mapping[str, Any]) -> dict[str, object]:
+    """Why this form serves and no other: its gate, and the forms that were refused."""
+    values: dict[str, object] = {}
+    gate = receipt.get('gate')
+    if gate:
+        values |= {
+            'gate cosine': f'{gate["cosine"]:.7f}',
+            'gate largest difference': gate['max_abs'],
+        }
+    for number, refusal in enumerate(receipt.get('refused', ()), start=1):
+        values[f'refused {number}'] = f'{refusal["form"]}: {refusal["reason"]}'
+    for kind in ('note', 'warning'):
+        for number, text in enumerate(receipt.get(f'{kind}s', ()), start=1):
+            values[f'{kind} {number}'] = text
+    return values
+
+
+def swap_health(facts: PolicyFacts) -> Health:
+    """What a change of parameters that needs another policy is at, or came to."""
+    swap = facts.swap
+    failed = swap.state == 'failed'
+    return Health(
+        name='swap',
+        level=Level.WARN if failed else Level.OK,
+        message=': '.join(part for part in (swap.state, swap.target, swap.text) if part),
+        values={
+            'swaps': swap.done,
+            'failed': swap.failed,
+            'last took [s]': swap.last_s,
         },
     )
 
@@ -89,6 +137,7 @@ def observation_health(facts: PolicyFacts) -> Health:
         'bad messages': facts.bad_messages,
     }
     for name, stream in facts.streams.items():
+        values[f'{name} rate [Hz]'] = facts.rates_hz.get(name, 0.0)
         values[f'{name} age [s]'] = stream.age_s
         values[f'{name} received'] = stream.received
         values[f'{name} dropped'] = stream.dropped
@@ -107,6 +156,8 @@ def connection_health(facts: PolicyFacts) -> Health:
         level, message = Level.WARN, lost_text(facts.lost)
     if facts.unmatched:
         level, message = Level.WARN, f'no publisher on {", ".join(facts.unmatched)}'
+    if facts.silent:
+        level, message = Level.WARN, '; '.join(facts.silent.values())
     if facts.incompatible:
         topics = ', '.join(f'{topic} ({policy})' for topic, policy in facts.incompatible.items())
         level, message = Level.ERROR, f'incompatible QoS on {topics}'
@@ -117,6 +168,7 @@ def connection_health(facts: PolicyFacts) -> Health:
         values={
             'incompatible endpoints': facts.incompatible_count,
             'lost messages': sum(facts.lost.values()),
+            **{f'{topic} silent': cause for topic, cause in facts.silent.items()},
         },
     )
 
@@ -129,4 +181,10 @@ def lost_text(lost: Mapping[str, int]) -> str:
     return f'{text}; large images need {_PROFILE_VARIABLE} set to config/fastdds.xml'
 
 
-HEALTH_ROWS = (policy_health, inference_health, observation_health, connection_health)
+HEALTH_ROWS = (
+    policy_health,
+    inference_health,
+    observation_health,
+    connection_health,
+    swap_health,
+)

@@ -25,6 +25,7 @@ from sparkrt_ros.nodes import qos
 from sparkrt_ros.nodes.observation_intake import ObservationIntake
 from sparkrt_ros.nodes.policy_health import lost_text
 from sparkrt_ros.nodes.polled import FASTEST_POLL_HZ, PolledSubscription, poll_rate_hz
+from sparkrt_ros.nodes.silent_topics import Link, input_link, patience_s
 from sparkrt_ros.nodes.throttle import ThrottledLog
 
 Arrived = Callable[[str, Any, int, bool], None]
@@ -55,24 +56,27 @@ class PolicyInputs:
         self._log = ThrottledLog(node.get_logger(), period_s=10.0)
         self._node = node
         self._arrived = arrived
-        self._subscriptions: list[Subscription[Any]] = []
+        streams = (*intake.cameras.values(), *intake.state_streams.values())
+        self._counts = {stream.name: 0 for stream in streams}
+        self._timings = {stream.name: stream.timing for stream in streams}
+        self._subscriptions: dict[str, Subscription[Any]] = {}
         self._polled: list[tuple[PolledSubscription, Callable[[Any, int], None]]] = []
         self._hurry = hurry
         self._rate_hz = poll_rate_hz(s.timing.max_age_s for s in intake.state_streams.values())
         for camera in intake.cameras.values():
             kind = _CAMERA_MESSAGES[camera.type]
             store = partial(self._take_picture, camera.name, intake.image)
-            self._subscribe(kind, camera.topic, store, qos.CAMERA, events)
+            self._subscribe(camera.name, kind, camera.topic, store, qos.CAMERA, events)
         for stream in intake.state_streams.values():
             kind = _STATE_MESSAGES[stream.type]
             if intake.cameras and stream.timing.by_header_alone and stream.timing.align == 'asof':
                 take = partial(self._take, stream.name, intake.joints)
                 polled = PolledSubscription(node, kind, stream.topic, qos.STATE_BATCH)
                 self._polled.append((polled, take))
-                self._subscriptions.append(polled.subscription)
+                self._subscriptions[stream.name] = polled.subscription
                 continue
             store = partial(self._take_joints, stream.name, intake.joints)
-            self._subscribe(kind, stream.topic, store, qos.STATE, events)
+            self._subscribe(stream.name, kind, stream.topic, store, qos.STATE, events)
         self._timer: Any = None
         if self._polled:
             steady = Clock(clock_type=ClockType.STEADY_TIME)
@@ -80,7 +84,19 @@ class PolicyInputs:
 
     def unmatched(self) -> list[str]:
         """Topics that nobody publishes compatibly."""
-        return [s.topic_name for s in self._subscriptions if s.get_publisher_count() == 0]
+        subscriptions = self._subscriptions.values()
+        return [s.topic_name for s in subscriptions if s.get_publisher_count() == 0]
+
+    def links(self) -> list[Link]:
+        """Every topic, for whoever finds out why one is silent."""
+        return [
+            input_link(
+                subscription,
+                count=self._counts[name],
+                patience_s=patience_s(self._timings[name], count=self._counts[name]),
+            )
+            for name, subscription in self._subscriptions.items()
+        ]
 
     def _poll(self, now_ns: int) -> None:
         """Take the joint states that have arrived."""
@@ -98,7 +114,7 @@ class PolicyInputs:
         if self._timer is not None:
             self._node.destroy_timer(self._timer)
         self._polled.clear()
-        for subscription in self._subscriptions:
+        for subscription in self._subscriptions.values():
             self._node.destroy_subscription(subscription)
         self._subscriptions.clear()
 
@@ -114,6 +130,7 @@ class PolicyInputs:
         self._take(name, store, message, self._now_ns())
 
     def _take(self, name: str, store: Callable[..., bool], message: Any, now_ns: int) -> None:
+        self._counts[name] += 1
         stored = False
         try:
             stored = store(name, message, now_ns=now_ns)
@@ -124,6 +141,7 @@ class PolicyInputs:
 
     def _subscribe(
         self,
+        name: str,
         kind: type,
         topic: str,
         callback: Callable[[Any], None],
@@ -143,7 +161,7 @@ class PolicyInputs:
             subscription = self._node.create_subscription(
                 kind, topic, callback, profile, event_callbacks=callbacks
             )
-        self._subscriptions.append(subscription)
+        self._subscriptions[name] = subscription
 
     def _note_lost(self, topic: str, event: Any) -> None:
         self.lost[topic] = event.total_count

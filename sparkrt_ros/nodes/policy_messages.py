@@ -80,6 +80,7 @@ def status_message(facts: PolicyFacts, *, now_ns: int) -> PolicyStatus:
         bad_messages=facts.bad_messages,
         stream_names=list(facts.streams),
         stream_ages=[stream.age_s for stream in streams],
+        stream_rates=[facts.rates_hz.get(name, 0.0) for name in facts.streams],
         stream_received=[stream.received for stream in streams],
         stream_dropped=[stream.dropped for stream in streams],
         skew=figures.skew_s,

@@ -30,9 +30,11 @@ from sparkrt_ros.convert.time import stamp_to_ns
 from sparkrt_ros.nodes import qos
 from sparkrt_ros.nodes.chunk_gate import ChunkGate
 from sparkrt_ros.nodes.control_loop import SWITCH_INTERVAL_S, settle_process, wake_with_clock
+from sparkrt_ros.nodes.debug_images import DebugImages
 from sparkrt_ros.nodes.diagnostics import Diagnostics, Health
 from sparkrt_ros.nodes.foresight import Foresight
 from sparkrt_ros.nodes.inference_thread import InferenceThread, ThreadEnded, is_sticky
+from sparkrt_ros.nodes.input_watch import InputWatch
 from sparkrt_ros.nodes.loaded_policy import (
     LoadPolicy,
     free_leftovers,
@@ -118,6 +120,8 @@ class PolicyNode(Changeover):
         self.parameters.on_change(self._parameters_changed)
 
     def _open_interfaces(self) -> None:
+        self._debug = DebugImages(self, self._last_reading)
+        self._watch = InputWatch(self)
         self._chunks = self.create_lifecycle_publisher(
             ActionChunkMessage,
             '~/action_chunk',
@@ -178,6 +182,7 @@ class PolicyNode(Changeover):
         if serving is None:
             return
         serving.inputs.destroy()
+        self._debug.follow({})
         self._events.forget()
         self._diagnostics.hardware_id = NOTHING_LOADED
         # Where the thread has ended, it freed the policy itself.
@@ -307,6 +312,8 @@ class PolicyNode(Changeover):
 
     def _report(self) -> None:
         self._swaps.advance()
+        self._debug.publish()
+        self._watch.look(self._serving, now_ns=self._now_ns())
         self.publish_status()
 
     # What leaves; the first two also from the inference thread
@@ -314,6 +321,7 @@ class PolicyNode(Changeover):
     def _publish_chunk(self, chunk: ActionChunk) -> None:
         now_ns = self._now_ns()
         self._chunks.publish(chunk_message(chunk, session_id=self._session_id, now_ns=now_ns))
+        self._debug.inferred()
 
     def _inference_failed(self, error: BaseException) -> None:
         worker = self._worker
@@ -371,6 +379,8 @@ class PolicyNode(Changeover):
         elif state == 'active' and worker is not None:
             reason = worker.reason
             state = 'waiting' if worker.figures.reason else 'active'
+            if state == 'waiting':
+                reason = '; '.join((reason, *self._watch.silent.values()))
         return Situation(
             state=state,
             reason=reason,
@@ -378,6 +388,8 @@ class PolicyNode(Changeover):
             swap=self._swaps.report,
             prompt=str(self._swaps.values['prompt']),
             prompt_refused=self._prompt.refused,
+            rates_hz=self._watch.rates_hz,
+            silent=self._watch.silent,
         )
 
 

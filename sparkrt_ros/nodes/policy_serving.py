@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from rclpy.node import Node
@@ -21,12 +21,17 @@ from sparkrt_ros.nodes.swap_rules import SwapReport
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """state, reason and the prompt: as in PolicyStatus.msg. epoch: of the next chunk."""
+    """state, reason and the prompt: as in PolicyStatus.msg. epoch: of the next chunk.
+
+    rates_hz: of each stream. silent: topic -> why nothing comes there.
+    """
 
     state: str
     reason: str
     epoch: int
     swap: SwapReport
+    rates_hz: Mapping[str, float]
+    silent: Mapping[str, str]
     prompt: str = ''
     prompt_refused: str = ''
 
@@ -69,6 +74,11 @@ class Serving:
     @property
     def contract(self) -> RobotContract:
         return self.loaded.contract
+
+    def received(self, now_ns: int) -> dict[str, int]:
+        """Messages of each stream so far."""
+        counters = self.intake.buffer.counters(now_ns)
+        return {name: stream.received for name, stream in counters.items()}
 
     @property
     def bad_messages(self) -> int:
@@ -120,6 +130,8 @@ def gather_facts(
         reason=situation.reason,
         epoch=situation.epoch,
         swap=situation.swap,
+        rates_hz=situation.rates_hz,
+        silent=situation.silent,
         figures=figures,
         prompt=situation.prompt,
         prompt_refused=situation.prompt_refused,

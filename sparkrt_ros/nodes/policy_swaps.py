@@ -61,6 +61,9 @@ class Host(Protocol):
     def missing(self, serving: Serving) -> tuple[str, ...]:
         """Streams of which there is nothing usable."""
 
+    def explain(self, serving: Serving) -> str:
+        """Why nothing comes there."""
+
     def arrived(self, *message: Any) -> None:
         """What is called for each message of the policy that serves."""
 
@@ -282,8 +285,10 @@ class PolicySwaps:
             pending.handing = self._host.hand_over()
             pending.handing.add_done_callback(lambda _: self._news())
         elif self._clock_s() > pending.until_s:
+            why = self._host.explain(pending.serving)
             self._give_up_pending()
-            self._fail(f'no usable message of {missing} within {CONNECT_LIMIT_S:g} s')
+            reason = f'no usable message of {missing} within {CONNECT_LIMIT_S:g} s'
+            self._fail(f'{reason}: {why}' if why else reason)
 
     def _missing(self, pending: _Pending) -> tuple[str, ...]:
         return () if pending.route is None else self._host.missing(pending.serving)

@@ -98,7 +98,7 @@ class PolicyWorker:
 
     publish: sends a chunk; called only while the gate lets it pass.
     hungry: an inference is due, and lacks an observation. idle: the last step found nothing that
-    could be done before something arrives or time goes on.
+    could be done before something arrives or time goes on. reading: what was inferred from last.
     """
 
     def __init__(
@@ -117,6 +117,7 @@ class PolicyWorker:
         handover: Handover | None = None,
     ) -> None:
         self.figures = Figures()
+        self.reading: Reading | None = None
         self.task = task
         self.next_chunk_id = first_chunk_id
         self._loaded = loaded
@@ -261,6 +262,7 @@ class PolicyWorker:
             return 0.0
         self.hungry = False
         self._used_task = task
+        self.reading = reading
         self._seen_ns = reading.snapshot.reference_ns
         self._pacer.started(now_s)
         self._note(reason='')

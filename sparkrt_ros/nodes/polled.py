@@ -49,7 +49,7 @@ class PolledSubscription:
     """A subscription that is polled always (no ``callback``), or while ``polled`` is set.
 
     callback: for what the executor takes. events: run by the executor in any case; None: there
-    are none, and no message wakes the executor for them.
+    are none, and no message wakes the executor for them. count: messages that were polled.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class PolledSubscription:
     ) -> None:
         self._node = node
         self._kind = kind
+        self.count = 0
         self._group = PolledGroup(polled=callback is None)
         self.subscription = node.create_subscription(
             kind,
@@ -100,6 +101,7 @@ class PolledSubscription:
         """Every message that has arrived, in order; for one thread at a time."""
         handle = self.subscription.handle
         while taken := handle.take_message(self._kind, False):  # noqa: FBT003
+            self.count += 1
             yield taken[0]
 
     def newest_first(self) -> Iterator[Any]:
@@ -110,6 +112,7 @@ class PolledSubscription:
         handle, waiting = self.subscription.handle, []
         while taken := handle.take_message(self._kind, True):  # noqa: FBT003
             waiting.append(taken[0])
+        self.count += len(waiting)
         while waiting:
             yield deserialize_message(waiting.pop(), self._kind)
 

@@ -18,7 +18,8 @@ FOREVER_NS = 2**62
 class PoseMerger:
     """Turns joint messages into poses in action order. One thread.
 
-    deliver: called with each new pose. joints: those that it takes from messages.
+    deliver: called with each new pose. joints: those that it takes from messages. oldest_ns: when
+    the oldest value in the newest pose was taken; None: there is none.
     """
 
     def __init__(self, contract: RobotContract, deliver: Callable[[Pose], None]) -> None:
@@ -32,6 +33,7 @@ class PoseMerger:
         limits_s = [_limit_s(contract, name) for name in names]
         self._limits_ns = np.minimum(np.array(limits_s, dtype=np.float64) * 1e9, FOREVER_NS / 2)
         self._last_ns = 0
+        self.oldest_ns: int | None = None
         self.poses = 0
         self.bad_messages = 0
 
@@ -59,6 +61,7 @@ class PoseMerger:
         values = np.full(self._size, np.nan)
         values[self._columns] = snapshot.values
         fresh_until_ns = (snapshot.stamps_ns + self._limits_ns).min(initial=FOREVER_NS)
+        self.oldest_ns = int(snapshot.stamps_ns.min(initial=now_ns))
         self.poses += 1
         self._deliver(Pose(values=values, fresh_until_ns=int(fresh_until_ns), number=self.poses))
 

@@ -15,6 +15,8 @@ from rclpy.qos import (
     qos_policy_name_from_kind,
 )
 
+from sparkrt_ros.nodes.silent_topics import disagree
+
 
 def _profile(
     *, reliable: bool, depth: int, durability: DurabilityPolicy = DurabilityPolicy.VOLATILE
@@ -42,6 +44,8 @@ PROGRESS = _profile(reliable=True, depth=1)
 STATUS = _profile(reliable=True, depth=1)
 # Each is judged, and the newest good one counts.
 PROMPT = _profile(reliable=True, depth=10)
+# Pictures for people: a slow viewer must not hold anything up.
+DEBUG = _profile(reliable=False, depth=1)
 DIAGNOSTICS = _profile(reliable=True, depth=10)
 # Whoever comes late gets it all: what was done depends on everything before it.
 TRACE = _profile(reliable=True, depth=1000, durability=DurabilityPolicy.TRANSIENT_LOCAL)
@@ -74,9 +78,10 @@ class QosEvents:
 
     @property
     def incompatible(self) -> dict[str, str]:
-        """Topic -> the policy that did not fit, for every topic that has seen a mismatch."""
+        """Topic -> the policy that did not fit, for every topic where one still does not."""
         with self._lock:
-            return dict(self._incompatible)
+            seen = dict(self._incompatible)
+        return {topic: policy for topic, policy in seen.items() if disagree(self._node, topic)}
 
     def forget(self) -> None:
         """Start over, after the subscriptions and publishers are gone."""

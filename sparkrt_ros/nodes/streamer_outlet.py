@@ -15,6 +15,7 @@ from sparkrt_ros.convert.contract import OUTPUT_TYPES, RobotContract
 from sparkrt_ros.convert.time import fill_stamp
 from sparkrt_ros.nodes import qos
 from sparkrt_ros.nodes.guard_limits import Float64Array
+from sparkrt_ros.nodes.silent_topics import Link, type_name
 
 PREVIEW_TOPIC = '~/preview'
 
@@ -83,6 +84,19 @@ class CommandOutlet:
         for index, publisher in enumerate(self._publishers):
             if self._carries_velocity[index]:
                 publisher.publish(messages[index])
+
+    def links(self) -> list[Link]:
+        """Every command topic, for whoever finds out why nobody takes commands from it."""
+        return [
+            Link(
+                topic=publisher.topic_name,
+                type_name=type_name(publisher.msg_type),
+                profile=publisher.qos_profile,
+                matched=publisher.get_subscription_count(),
+                who='controller',
+            )
+            for publisher in self._publishers
+        ]
 
     def unmatched(self) -> tuple[str, ...]:
         """Full names of the command topics that nobody subscribes to."""

@@ -12,6 +12,7 @@ from sparkrt_ros.nodes import qos
 from sparkrt_ros.nodes.beat import Beat
 from sparkrt_ros.nodes.polled import FASTEST_POLL_HZ, PolledSubscription, poll_rate_hz
 from sparkrt_ros.nodes.pose_merger import PoseMerger
+from sparkrt_ros.nodes.silent_topics import Link, input_link, patience_s
 from sparkrt_ros.nodes.streamer_core import Pose
 from sparkrt_ros.nodes.streamer_outlet import message_class
 from sparkrt_ros.nodes.streamer_trace import StreamerTrace
@@ -35,6 +36,7 @@ class PoseSource:
         self._contract = contract
         self._trace = trace
         self._log = ThrottledLog(node.get_logger())
+        self._timings = {stream.name: stream.timing for stream in contract.state_streams}
         self.merger = PoseMerger(contract, deliver)
         self._subscriptions = {
             stream.name: self._subscribe(stream) for stream in contract.state_streams
@@ -77,6 +79,17 @@ class PoseSource:
             if covered >= wanted:
                 break
         return bool(covered)
+
+    def links(self) -> list[Link]:
+        """Every topic, for whoever finds out why one is silent."""
+        return [
+            input_link(
+                subscription.subscription,
+                count=subscription.count,
+                patience_s=patience_s(self._timings[name], count=subscription.count),
+            )
+            for name, subscription in self._subscriptions.items()
+        ]
 
     def unmatched(self) -> tuple[str, ...]:
         """Topics that nobody publishes."""

@@ -14,6 +14,7 @@ from sparkrt_ros.nodes.diagnostics import Health, Level
 from sparkrt_ros.nodes.guard_news import GuardNews
 from sparkrt_ros.nodes.qos import QosEvents
 from sparkrt_ros.nodes.streamer_core import Snapshot
+from sparkrt_ros.nodes.streamer_inputs import StreamerInputs
 from sparkrt_ros.nodes.streamer_parts import StreamerParts
 from sparkrt_ros.nodes.streamer_status import Surroundings, reason
 from sparkrt_ros.nodes.throttle import ThrottledLog
@@ -37,6 +38,7 @@ class StreamerReport:
         self._events = events
         self._log = ThrottledLog(node.get_logger(), period_s=5.0)
         self._guard_news = GuardNews()
+        self._inputs = StreamerInputs(node, chunks)
         self._chunk_at_s: float | None = None
         self._policy: PolicyStatus | None = None
         self._policy_at_s = 0.0
@@ -45,7 +47,7 @@ class StreamerReport:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        return (self._stream, self._loop, self._commands)
+        return (self._stream, self._loop, self._commands, self._inputs.row)
 
     def begin(self) -> None:
         """The node becomes active: what was said of an earlier activation may be said again."""
@@ -53,9 +55,15 @@ class StreamerReport:
         self._guard_news.begin()
         self._unmatched_s: dict[str, float] = {}
         self._told: set[str] = set()
+        self._inputs.begin()
 
     def chunk_arrived(self) -> None:
         self._chunk_at_s = time.monotonic()
+        self._inputs.chunk_arrived()
+
+    def chunk_taken(self, parts: StreamerParts) -> None:
+        """A tick may have taken a chunk."""
+        self._inputs.chunk_taken(parts)
 
     def policy_reported(self, status: PolicyStatus) -> None:
         self._policy = status
@@ -95,9 +103,8 @@ class StreamerReport:
         late = [t for t, s in since_s.items() if now_s - s >= DISCOVERY_S and t not in self._told]
         if late:
             self._told.update(late)
-            topics = ', '.join(late)
-            text = f'commands are not delivered: no subscriber on {topics}'
-            self._node.get_logger().warning(text)
+            why = '; '.join(self._inputs.undelivered(parts, late))
+            self._node.get_logger().warning(f'commands are not delivered: {why}')
 
     def why(self, parts: StreamerParts, snapshot: Snapshot) -> str:
         """Why nothing is streamed; '' while it is."""
@@ -178,7 +185,7 @@ class StreamerReport:
         outlet = parts.outlet
         problems = [] if outlet.enabled else ['dry run: commands go to ~/preview']
         unmatched = outlet.unmatched() if outlet.enabled else ()
-        problems += [f'no subscriber on {topic}' for topic in unmatched]
+        problems += self._inputs.undelivered(parts, unmatched)
         mismatches = self._events.incompatible
         problems += [f'incompatible {policy} on {topic}' for topic, policy in mismatches.items()]
         level = Level.ERROR if mismatches else Level.WARN if problems else Level.OK

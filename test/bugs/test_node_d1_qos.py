@@ -46,19 +46,20 @@ def test_publishers_of_mixed_reliability_and_durability_on_one_topic_are_all_hea
 def test_an_incompatible_subscription_is_logged_and_in_the_diagnostics(policy, peer):
     rows = peer.subscribe(DiagnosticArray, '/diagnostics', qos.DIAGNOSTICS)
     latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-    peer.subscribe(ActionChunk, '/sparkrt/action_chunk', latched)
+    topic = '/sparkrt/action_chunk'
+    peer.subscribe(ActionChunk, topic, latched)
     line = policy.process.wait_for_log("incompatible QoS on '/sparkrt/action_chunk'")
     assert 'durability' in line
 
-    def told(array):
-        return any(
-            row.name == 'sparkrt: connections'
-            and row.level == b'\x02'
-            and 'incompatible QoS on /sparkrt/action_chunk (durability)' in row.message
-            for row in array.status
-        )
+    def tells(array, text):
+        row = next(r for r in array.status if r.name == 'sparkrt: connections')
+        return text in row.message and row.level == b'\x02'
 
-    rows.wait_for(told)
+    rows.wait_for(lambda m: tells(m, f'incompatible QoS on {topic} (durability)'))
+    strict = [s for s in peer.node.subscriptions if s.topic_name == topic]
+    for subscription in strict:
+        peer.node.destroy_subscription(subscription)
+    rows.wait_for(lambda m: not tells(m, 'incompatible QoS'))
 
 
 def test_diagnostics_come_once_a_second_with_every_row(policy, peer):
@@ -66,7 +67,7 @@ def test_diagnostics_come_once_a_second_with_every_row(policy, peer):
     rows.wait_for(count=4)
     names = {row.name for row in rows.last.status}
     assert names == {
-        f'sparkrt: {row}' for row in ('policy', 'inference', 'observation', 'connections')
+        f'sparkrt: {row}' for row in ('policy', 'inference', 'observation', 'connections', 'swap')
     }
     assert all(row.hardware_id.startswith('act ') for row in rows.last.status)
     times = rows.times_s

@@ -39,7 +39,7 @@ def test_commands_without_a_subscriber_are_counted_and_told_once(deaf: StreamerR
     deaf.wait_status('streaming')
     status = deaf.status.wait_for(lambda m: m.undelivered > 50)
     assert 0 <= status.commands - status.undelivered <= 1
-    process.wait_for_log('not delivered: no subscriber on /unheard/commands')
+    process.wait_for_log('not delivered: nobody subscribes to /unheard/commands')
     arm = deaf.peer.subscribe(Float64MultiArray, '/unheard/commands', QoSProfile(depth=10))
     arm.wait_for()
     status = deaf.now_status()

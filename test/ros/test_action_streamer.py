@@ -407,7 +407,7 @@ def test_diagnostics_report_stream_loop_and_delivery(rig: StreamerRig):
     rig.wait_status('streaming')
     array = diagnostics.wait_for(lambda m: m.status[0].message == 'streaming')
     rows = {row.name.split(': ')[1]: row for row in array.status}
-    assert set(rows) == {'stream', 'control loop', 'commands'}
+    assert set(rows) == {'stream', 'control loop', 'commands', 'inputs'}
     assert rows['stream'].level == b'\x00'
     values = {value.key: value.value for value in rows['control loop'].values}
     assert float(values['rate [Hz]']) == 100.0

@@ -135,7 +135,7 @@ def test_ids_are_unique_and_links_lead_somewhere(page: Page) -> None:
 def test_the_same_result_gives_the_same_bytes(tmp_path: Path) -> None:
     paths = [tmp_path / 'a.html', tmp_path / 'b.html']
     for path in paths:
-        write_report(sample(chunks=3), path)
+        write_report(sample(chunks=3, joints=2), path)
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
@@ -143,7 +143,7 @@ def test_the_same_result_gives_the_same_bytes(tmp_path: Path) -> None:
     'nasty', ['<script>alert(1)</script>', '"&\'', '$x^2$', '_hidden', '%s{}']
 )
 def test_text_from_outside_stays_text(nasty: str, tmp_path: Path) -> None:
-    result = sample()
+    result = sample(chunks=3, joints=1)
     truth = result.arms[0].actions
     reference, candidate = arm(f'ref {nasty}', truth), arm(nasty, truth + 0.01)
     empty = np.array([], dtype=np.int64)
@@ -151,8 +151,8 @@ def test_text_from_outside_stays_text(nasty: str, tmp_path: Path) -> None:
         result,
         bag=f'/data/{nasty}',
         robot=nasty,
-        joint_names=(nasty, 'b', 'c'),
-        units=(nasty, nasty, nasty),
+        joint_names=(nasty,),
+        units=(nasty,),
         arms=(reference, candidate),
         comparisons=(comparison(candidate, reference, reasons=(f'why {nasty}',)),),
         streams=(
@@ -244,13 +244,13 @@ def test_streams_that_brought_nothing_are_listed(tmp_path: Path) -> None:
     silent = StreamHistory(
         name='front', topic='/silent', stamps_ns=empty, received_ns=empty, dropped=0
     )
-    page = page_of(sample(streams=(silent,)), tmp_path)
+    page = page_of(sample(chunks=3, joints=1, streams=(silent,)), tmp_path)
     assert '/silent 0' in page.text
 
 
 @pytest.mark.parametrize('chunks', [1, 2])
 def test_a_single_chunk_is_a_page_too(chunks: int, tmp_path: Path) -> None:
-    result = sample(chunks=chunks, rows=1)
+    result = sample(chunks=chunks, rows=1, joints=2)
     page = page_of(result, tmp_path)
     assert f'{chunks} chunk' in page.text
     write_png(result, tmp_path / 'figure.png')
@@ -301,7 +301,8 @@ def test_large_frames_are_embedded_as_jpeg(tmp_path: Path) -> None:
     image = cv2.resize(
         np.random.default_rng(0).integers(0, 256, (12, 16, 3), dtype=np.uint8), (640, 480)
     )
-    page = page_of(sample(worst_frames={BAD: {'front': image}}), tmp_path)
+    result = sample(chunks=3, joints=1, worst_frames={BAD: {'front': image}})
+    page = page_of(result, tmp_path)
     source = str(page.all('img')[0]['src'])
     assert source.startswith('data:image/jpeg;base64,')
     assert len(source) < 200_000

@@ -12,8 +12,10 @@ from sparkrt_ros.nodes.policy_health import (
     inference_health,
     observation_health,
     policy_health,
+    swap_health,
 )
 from sparkrt_ros.nodes.policy_worker import Figures
+from sparkrt_ros.nodes.swap_rules import SwapReport
 
 
 def facts(**changes):
@@ -76,3 +78,54 @@ def test_the_worst_fault_of_a_connection_is_told():
     unmatched = connection_health(facts(unmatched=('b',)))
     assert unmatched.level is Level.WARN
     assert unmatched.message == 'no publisher on b'
+
+
+def test_the_receipt_says_what_serves_and_why_no_other_form():
+    receipt = {
+        'backend': 'fused',
+        'precision': 'bf16',
+        'digest': 'ab12',
+        'gate': {'cosine': 0.99998, 'max_abs': 0.004, 'p99_abs': 0.003},
+        'refused': [{'form': 'cudagraph bf16', 'reason': 'no CUDA device'}],
+        'notes': ['calibrated on 64 observations'],
+        'warnings': ['device of the checkpoint is ignored'],
+    }
+    values = policy_health(facts(receipt=receipt)).values
+    assert (values['backend'], values['precision'], values['digest']) == ('fused', 'bf16', 'ab12')
+    assert float(values['gate cosine']) == 0.99998
+    assert values['gate largest difference'] == 0.004
+    assert values['refused 1'] == 'cudagraph bf16: no CUDA device'
+    assert values['note 1'] == 'calibrated on 64 observations'
+    assert values['warning 1'] == 'device of the checkpoint is ignored'
+
+
+def test_rates_stand_beside_ages():
+    streams = {'front': StreamCounters(received=5, dropped=1, age_s=0.1)}
+    values = observation_health(facts(streams=streams, rates_hz={'front': 29.7})).values
+    assert (values['front rate [Hz]'], values['front age [s]']) == (29.7, 0.1)
+
+
+def test_a_silent_topic_is_a_warning_with_its_cause():
+    health = connection_health(facts(silent={'/front': 'nobody publishes on /front'}))
+    assert (health.level, health.message) == (Level.WARN, 'nobody publishes on /front')
+    assert health.values['/front silent'] == 'nobody publishes on /front'
+    worse = facts(silent={'/front': 'nobody'}, incompatible={'/front': 'reliability'})
+    assert connection_health(worse).level is Level.ERROR
+
+
+@pytest.mark.parametrize(
+    ('swap', 'level', 'message'),
+    [
+        (SwapReport(), Level.OK, 'idle'),
+        (SwapReport(state='gating', target='precision bf16'), Level.OK, 'gating: precision bf16'),
+        (
+            SwapReport(state='failed', target='checkpoint /x', text='no folder', failed=2),
+            Level.WARN,
+            'failed: checkpoint /x: no folder',
+        ),
+    ],
+)
+def test_a_swap_is_told(swap, level, message):
+    health = swap_health(facts(swap=swap))
+    assert (health.level, health.message) == (level, message)
+    assert health.values['failed'] == swap.failed

@@ -144,6 +144,9 @@ class Stage:
     def missing(self, serving):
         return self.missing_streams
 
+    def explain(self, serving):
+        return 'nobody publishes on /wrist'
+
     def take_over(self, thread, serving, handover):
         self.taken.append((serving, handover))
         self.thread, self.serving = thread, serving
@@ -365,7 +368,9 @@ def test_pictures_that_never_come_fail_the_swap(stage):
     coming = stage.swaps.coming
     stage.now_s = CONNECT_LIMIT_S + 1.0
     stage.swaps.advance()
-    assert stage.swaps.report.text == 'no usable message of wrist within 5 s'
+    assert stage.swaps.report.text == (
+        'no usable message of wrist within 5 s: nobody publishes on /wrist'
+    )
     assert coming.inputs.destroyed
     assert coming.loaded.policy.closed.wait(LIMIT_S)
     assert stage.values['checkpoint'] == '/a'
