@@ -105,6 +105,7 @@ class ActionStreamer(ManagedNode):
             self._events,
             beat=self._beat,
             trace=self._trace,
+            chunks=self._chunks,
             poll=self._shielded(self._poll_chunks),
             notify=self._news.trigger,
             on_error=self._control_failed,

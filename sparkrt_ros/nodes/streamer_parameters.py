@@ -61,6 +61,13 @@ STREAMER_PARAMETERS: tuple[ParameterSpec, ...] = (
         bounds=(0, 99),
     ),
     ParameterSpec(
+        name='control.at_once',
+        default=True,
+        description='Send the first command of a new chunk as soon as it has arrived, up to half '
+        'a period early; the periods go on from there. false: when the next command is due.',
+        kind='live',
+    ),
+    ParameterSpec(
         name='chunking.mode',
         default='auto',
         description='How overlapping chunks are played. queue: the newest from its arrival on. '

@@ -16,11 +16,12 @@ from sparkrt_ros.nodes import qos
 from sparkrt_ros.nodes.beat import Beat
 from sparkrt_ros.nodes.control_loop import (
     ControlLoop,
-    MonotonicPacer,
     Pacer,
     RosClockPacer,
     set_realtime,
 )
+from sparkrt_ros.nodes.message_pacer import MessagePacer
+from sparkrt_ros.nodes.polled import PolledSubscription
 from sparkrt_ros.nodes.streamer_core import Options, Pose, StreamerCore
 from sparkrt_ros.nodes.streamer_outlet import CommandOutlet
 from sparkrt_ros.nodes.streamer_pose import PoseSource
@@ -40,7 +41,8 @@ class StreamerParts:
 
     beat: of the ROS thread, which polls the joint states.
     trace: told what arrives and what is done while it is enabled.
-    poll: called from the control thread before each tick in real time, to take what arrived.
+    poll: called from the control thread before each tick in real time, to take the chunks that
+        arrived; one of them may bring the tick forward.
     notify: called from the control thread when a chunk was taken or the state changed.
     on_error: called from the control thread with what a tick raised; the loop has ended then.
     """
@@ -54,6 +56,7 @@ class StreamerParts:
         *,
         beat: Beat,
         trace: StreamerTrace,
+        chunks: PolledSubscription,
         poll: Callable[[], None],
         notify: Callable[[], None],
         on_error: Callable[[Exception], None],
@@ -64,12 +67,14 @@ class StreamerParts:
         self._node = node
         self._on_error = on_error
         self._trace = trace
+        self._chunks = chunks
         self._poll = poll
         self._values = values
         self._priority = 0
         self.outlet = CommandOutlet(node, contract, events)
         self.outlet.enabled = bool(values['control.enabled'])
-        self.outlet.set_period(1.0 / self.rate_hz)
+        self._period_s = 1.0 / self.rate_hz
+        self.outlet.set_period(self._period_s)
         self.core = StreamerCore.for_robot(
             contract, period_s=1.0 / self.rate_hz, outlet=self.outlet, notify=notify
         )
@@ -118,6 +123,8 @@ class StreamerParts:
         limits = None if contract is None else contract.action_limits
         self.core.set_options(self._options(), limits=limits)
         self.loop.rate_hz = self.rate_hz
+        if isinstance(self._pacer, MessagePacer):
+            self._pacer.at_once = bool(values['control.at_once'])
         enabled = bool(values['control.enabled'])
         if enabled != self.outlet.enabled:
             self.core.rearm(self.now_ns(), lambda: setattr(self.outlet, 'enabled', enabled))
@@ -175,10 +182,10 @@ class StreamerParts:
         self.outlet.close()
 
     def _tick(self) -> None:
-        period_s = self.loop.period_s
-        if period_s != self.core.period_s:  # with the first command at the new rate
-            self.core.period_s = period_s
-            self.outlet.set_period(period_s)
+        self.core.period_s = self.loop.elapsed_s
+        if self._period_s != self.loop.period_s:  # with the first command at the new rate
+            self._period_s = self.loop.period_s
+            self.outlet.set_period(self._period_s)
         if not self.simulated:
             self._poll()
         self.core.tick(self.now_ns())
@@ -190,7 +197,9 @@ class StreamerParts:
     def _make_pacer(self) -> Pacer:
         if self._node.get_parameter('use_sim_time').value:
             return RosClockPacer(self._node.get_clock())
-        return MonotonicPacer()
+        pacer = MessagePacer(self._node.context, self._chunks)
+        pacer.at_once = bool(self._values['control.at_once'])
+        return pacer
 
     def _make_loop(self) -> ControlLoop:
         return ControlLoop(

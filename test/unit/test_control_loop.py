@@ -21,19 +21,26 @@ class ScriptedPacer:
 
     def __init__(self, *, ticks: int, finished: threading.Event) -> None:
         self.time_ns = 0
+        self.news_ns: list[int] = []
         self._left = ticks
         self._finished = finished
 
     def now_ns(self) -> int:
         return self.time_ns
 
-    def sleep_until(self, deadline_ns: int, stop: threading.Event) -> None:
+    def sleep_until(
+        self, deadline_ns: int, stop: threading.Event, *, earliest_ns: int = 0
+    ) -> bool:
         if self._left == 0:
             self._finished.set()
             stop.wait()
-            return
+            return False
         self._left -= 1
+        if self.news_ns and self.news_ns[0] < deadline_ns:
+            self.time_ns = max(self.time_ns, self.news_ns.pop(0), earliest_ns)
+            return self.time_ns < deadline_ns
         self.time_ns = max(self.time_ns, deadline_ns)
+        return False
 
 
 class Scripted:
@@ -112,13 +119,52 @@ def test_the_rate_changes_while_it_runs():
     assert ran.loop.periods().max_s == 0.005, 'periods of the old rate are forgotten'
 
 
+def with_news(*times_ms: float, ticks: int = 6, work=lambda *_: None) -> Scripted:
+    """A loop at 100 Hz; something to answer at once comes at these times."""
+    elapsed_s: list[float] = []
+
+    def note(scripted: Scripted, tick: int) -> None:
+        elapsed_s.append(scripted.loop.elapsed_s)
+        work(scripted, tick)
+
+    scripted = Scripted(note, ticks=ticks)
+    scripted.pacer.news_ns = [round(time_ms * MS) for time_ms in times_ms]
+    scripted.elapsed_s = elapsed_s  # type: ignore[attr-defined]
+    return scripted.run()
+
+
+def test_news_bring_a_tick_forward_and_the_deadlines_go_on_from_there():
+    ran = with_news(17)
+    assert ran.begins_ns == [0, 10 * MS, 17 * MS, 27 * MS, 37 * MS, 47 * MS]
+    assert ran.elapsed_s == pytest.approx([0.01, 0.01, 0.007, 0.01, 0.01, 0.01])
+    assert ran.loop.periods().max_s == 0.01
+    assert ran.loop.overruns == 0
+
+
+def test_news_wait_for_half_a_period_after_the_last_tick():
+    ran = with_news(11, 25.5, ticks=5)
+    assert ran.begins_ns == [0, 10 * MS, 15 * MS, 25 * MS, 30 * MS]
+    assert ran.elapsed_s == pytest.approx([0.01, 0.01, 0.005, 0.01, 0.005])
+
+
+def test_news_at_every_moment_at_most_double_the_rate():
+    ran = with_news(*range(100), ticks=12)
+    assert np.diff(ran.begins_ns).min() == 5 * MS
+
+
+def test_a_tick_that_is_late_anyway_is_as_long_as_a_period():
+    ran = with_news(11, work=takes(0, 12), ticks=4)
+    assert ran.begins_ns == [0, 10 * MS, 22 * MS, 30 * MS]
+    assert ran.elapsed_s == [0.01] * 4
+
+
 def test_a_backward_jump_of_time_goes_on_from_the_new_time():
     def work(scripted: Scripted, tick: int) -> None:
         if tick == 2:
             scripted.pacer.time_ns = -500 * MS
             scripted.pacer.sleep_until = early  # type: ignore[method-assign]
 
-    def early(deadline_ns: int, stop: threading.Event) -> None:
+    def early(deadline_ns: int, stop: threading.Event, *, earliest_ns: int) -> None:
         del ran.pacer.sleep_until  # the clock's own wait returns at once when time goes back
 
     ran = Scripted(work, ticks=5)
