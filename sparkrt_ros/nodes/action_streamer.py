@@ -45,6 +45,8 @@ from sparkrt_ros.runtime.errors import MessageError
 # Relative, so that a namespace moves both nodes together; remap for a policy of another name.
 CHUNK_TOPIC = 'sparkrt/action_chunk'
 POLICY_STATUS_TOPIC = 'sparkrt/status'
+# How often to look whether a publisher of chunks does not fit.
+EVENTS_HZ = 1.0
 
 
 class ActionStreamer(ManagedNode):
@@ -75,6 +77,7 @@ class ActionStreamer(ManagedNode):
             callback=self._shielded(self._take_chunk),
             events=self._events.for_subscription(CHUNK_TOPIC),
         )
+        self._beat.every(EVENTS_HZ, self._shielded(self._chunks.look_for_events))
         self._report = StreamerReport(self, self._chunks, self._events)
         self._diagnostics = Diagnostics(
             self,

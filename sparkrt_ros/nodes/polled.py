@@ -12,6 +12,7 @@ from typing import Any
 
 from rclpy.callback_groups import CallbackGroup
 from rclpy.event_handler import SubscriptionEventCallbacks
+from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.serialization import deserialize_message
@@ -48,8 +49,9 @@ class PolledGroup(CallbackGroup):
 class PolledSubscription:
     """A subscription that is polled always (no ``callback``), or while ``polled`` is set.
 
-    callback: for what the executor takes. events: run by the executor in any case; None: there
-    are none, and no message wakes the executor for them. count: messages that were polled.
+    callback: for what the executor takes. events: told of by the executor, or while it keeps away
+    by :meth:`look_for_events`; None: there are none. A waiting executor would be woken for them by
+    every message, again and again until somebody has taken it. count: messages that were polled.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class PolledSubscription:
         self._handlers = []
         if events is not None:
             self._handlers = events.create_event_handlers(
-                node.default_callback_group, self.subscription.handle, topic
+                self._group, self.subscription.handle, topic
             )
         for handler in self._handlers:
             node.add_waitable(handler)
@@ -103,6 +105,21 @@ class PolledSubscription:
         while taken := handle.take_message(self._kind, False):  # noqa: FBT003
             self.count += 1
             yield taken[0]
+
+    def look_for_events(self) -> None:
+        """Tell of what has happened, if the executor does not. By the thread of the executor."""
+        context = self._node.context
+        if not self.polled or context.handle is None:
+            return
+        for handler in self._handlers:
+            with context.handle, handler:
+                wait_set = rclpy_implementation.WaitSet(0, 0, 0, 0, 0, 1, context.handle)
+                wait_set.clear_entities()
+                handler.add_to_wait_set(wait_set)
+                wait_set.wait(0)
+                news = handler.take_data() if handler.is_ready(wait_set) else None
+            if news is not None:
+                handler.callback(news)
 
     def newest_first(self) -> Iterator[Any]:
         """As :meth:`take`, from the last to the first; what is not asked for stays unread.

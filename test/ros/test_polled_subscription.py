@@ -80,6 +80,33 @@ def test_while_it_is_polled_the_executor_leaves_messages_alone(rig: Rig):
     assert list(polled.take()) == []
 
 
+def test_a_message_that_waits_does_not_wake_the_executor(rig: Rig, monkeypatch):
+    """It would find nothing to do, again and again."""
+    events = qos.QosEvents(rig.node)
+    polled = PolledSubscription(
+        rig.node,
+        String,
+        'words',
+        qos.CHUNKS_TAKEN,
+        callback=lambda m: rig.called.append(m.data),
+        events=events.for_subscription('words'),
+    )
+    publisher = rig.node.create_publisher(String, 'words', qos.CHUNKS_TAKEN)
+    assert rig.turn_until(lambda: publisher.get_subscription_count() == 1)
+    polled.polled = True
+    publisher.publish(String(data='a'))
+    publisher.wait_for_all_acked()
+    rig.executor.spin_once(timeout_sec=0.0)  # takes note of what has changed
+    looks = []
+    may_run = rig.executor.can_execute
+    monkeypatch.setattr(
+        rig.executor, 'can_execute', lambda entity: looks.append(entity) or may_run(entity)
+    )
+    rig.executor.spin_once(timeout_sec=0.3)
+    assert looks.count(polled.subscription) == 1
+    assert [message.data for message in polled.take()] == ['a']
+
+
 def test_without_a_callback_it_is_always_polled(rig: Rig):
     polled = PolledSubscription(rig.node, String, 'words', qos.STATE)
     publisher = rig.node.create_publisher(String, 'words', qos.STATE)
@@ -101,7 +128,8 @@ def test_the_newest_come_first_on_request_and_the_rest_is_gone(rig: Rig):
     assert list(polled.take()) == []
 
 
-def test_what_does_not_fit_is_told_also_while_it_is_polled(rig: Rig):
+@pytest.mark.parametrize('while_polled', [True, False])
+def test_what_does_not_fit_is_told(rig: Rig, while_polled: bool):
     events = qos.QosEvents(rig.node)
     polled = PolledSubscription(
         rig.node,
@@ -111,9 +139,9 @@ def test_what_does_not_fit_is_told_also_while_it_is_polled(rig: Rig):
         callback=rig.called.append,
         events=events.for_subscription('numbers'),
     )
-    polled.polled = True
+    polled.polled = while_polled
     rig.node.create_publisher(Float64MultiArray, 'numbers', qos.STATE)
-    assert rig.turn_until(lambda: events.count > 0)
+    assert rig.turn_until(lambda: polled.look_for_events() or events.count > 0)
     assert list(events.incompatible) == ['/numbers']
     polled.destroy()
     rig.executor.spin_once(timeout_sec=0.0)
