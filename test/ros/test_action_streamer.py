@@ -57,8 +57,9 @@ def test_late_chunks_are_joined_without_a_seam(rig: StreamerRig):
         rig.progress.wait_for(lambda m, n=rig.chunks_made: m.chunk_id == n and m.remaining < 0.5)
     rig.wait_status('holding', reason='the actions ran out')
     pan = np.array([pan_lift(message)[0] for message in rig.arm.messages])
-    # 0.001 a command; skipping nothing of what is 0.3 s late would show as a step of 0.02.
-    assert np.abs(np.diff(pan)).max() < 0.005
+    # 0.001 a command, more where a busy machine delays one; skipping nothing of what is 0.3 s
+    # late would show as a step of 0.02.
+    assert np.abs(np.diff(pan)).max() < 0.015
     assert (rig.status.last.chunks_taken, rig.status.last.underruns) == (4, 1)
 
 
