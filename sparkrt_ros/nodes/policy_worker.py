@@ -31,6 +31,8 @@ LOOK_INTERVAL_S = 0.0005
 RELOOK_S = 0.02
 # An inference that has taken longer than this is told of before it ends.
 LONG_S = 1.0
+# The first word of a chunk tells how late it came, so it must outlast the longest inference.
+KEPT_PROGRESS = 4096
 _NO_CHOICES = Choices()
 
 
@@ -131,7 +133,7 @@ class PolicyWorker:
         self._pacer = Pacer(config=pacing, session_id=session_id)
         self._predictor = Predictor(loaded, session_id=session_id, choices=choices)
         self._latency = LatencyTracker(window=300)
-        self._progress: deque[Progress] = deque(maxlen=64)
+        self._progress: deque[Progress] = deque(maxlen=KEPT_PROGRESS)
         self._seen_ns: int | None = None
         self._looked_s = -math.inf
         self.hungry = False

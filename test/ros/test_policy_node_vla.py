@@ -66,7 +66,8 @@ def test_without_a_prompt_it_waits_and_says_so_and_goes_on_with_the_first_one(
 def test_the_newest_prompt_counts_whoever_it_comes_from_and_the_next_inference_reads_it(
     start_policy, feed, peer, lazy_folder, prompt
 ):
-    policy = serve_pi(start_policy, feed, lazy_folder, prompt=TASK)
+    lengths = {'vla__state_prompt__mode': 'exact', 'vla__state_prompt__lengths': [33, 34, 36, 44]}
+    policy = serve_pi(start_policy, feed, lazy_folder, prompt=TASK, **lengths)
     first = policy.chunks.wait_for(timeout_s=60.0)
     policy.status.wait_for(count=5)
     assert policy.chunks.last.chunk_id == first.chunk_id, 'the next is due in 30 s'
