@@ -112,7 +112,7 @@ class Loop:
         until_s = self.now_s + seconds
         while self.now_s < until_s - TICK_S / 2:
             self.go_on(TICK_S)
-            while self.worker.step() == 0.0:
+            while self.worker.step() == 0.0 and self.now_s < until_s:
                 pass
 
     def go_on(self, seconds: float) -> None:

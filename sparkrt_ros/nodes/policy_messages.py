@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+from typing import Any
 
 import numpy as np
 from builtin_interfaces.msg import Time
@@ -12,6 +13,7 @@ from sparkrt.msg import PolicyStatus, StreamerProgress
 from sparkrt_ros.convert.time import fill_stamp, stamp_to_ns
 from sparkrt_ros.nodes.pacing import Progress
 from sparkrt_ros.nodes.policy_health import PolicyFacts
+from sparkrt_ros.nodes.swap_rules import SwapReport
 from sparkrt_ros.runtime.types import ActionChunk
 
 
@@ -92,14 +94,20 @@ def status_message(facts: PolicyFacts, *, now_ns: int) -> PolicyStatus:
         stage_names=list(figures.stages_s),
         stage_times=list(figures.stages_s.values()),
         load_time=facts.load_s,
-        swap_state=facts.swap.state,
-        swap_text=facts.swap.text,
-        swap_target=facts.swap.target,
-        swaps=facts.swap.done,
-        swaps_failed=facts.swap.failed,
-        swap_time=facts.swap.last_s,
         prompt=facts.prompt,
         prompt_refused=facts.prompt_refused,
+        **_swap_fields(facts.swap),
     )
     fill_stamp(message.header.stamp, now_ns)
     return message
+
+
+def _swap_fields(swap: SwapReport) -> dict[str, Any]:
+    return {
+        'swap_state': swap.state,
+        'swap_text': swap.text,
+        'swap_target': swap.target,
+        'swaps': swap.done,
+        'swaps_failed': swap.failed,
+        'swap_time': swap.last_s,
+    }

@@ -47,11 +47,7 @@ from sparkrt_ros.nodes.parameter_spec import Value
 from sparkrt_ros.nodes.policy_changeover import Changeover
 from sparkrt_ros.nodes.policy_health import HEALTH_ROWS, PolicyFacts
 from sparkrt_ros.nodes.policy_messages import chunk_message, read_progress, status_message
-from sparkrt_ros.nodes.policy_parameters import (
-    POLICY_PARAMETERS,
-    PolicySettings,
-    check_values,
-)
+from sparkrt_ros.nodes.policy_parameters import POLICY_PARAMETERS, PolicySettings, check_values
 from sparkrt_ros.nodes.policy_serving import Serving, Situation, gather_facts
 from sparkrt_ros.nodes.policy_swaps import PolicySwaps
 from sparkrt_ros.nodes.policy_trace import PolicyTrace
@@ -207,10 +203,8 @@ class PolicyNode(Changeover):
         contract = self._contract
         assert contract is not None
         self._thread.submit(self._swaps.wait_until_freed)
-        prompt = str(self.parameters['prompt'])
-        loading = self._thread.submit(
-            lambda: prepare(settings, contract, load=self._load, prompt=prompt)
-        )
+        options = {'load': self._load, 'prompt': self.parameters['prompt']}
+        loading = self._thread.submit(partial(prepare, settings, contract, **options))
         loaded = self.token.wait_for(loading)
         self.cleanup()
         self._serving = self.connect(loaded, self.arrived)

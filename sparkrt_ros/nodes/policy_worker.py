@@ -20,6 +20,7 @@ from sparkrt_ros.nodes.observation_reader import ObservationReader, Reading
 from sparkrt_ros.nodes.pacing import LatencyTracker, Pacer, PacingConfig, Progress
 from sparkrt_ros.nodes.predictor import Choices, Predictor
 from sparkrt_ros.nodes.prompt_rules import NO_PROMPT
+from sparkrt_ros.runtime.chunking.prefix import Prefix
 from sparkrt_ros.runtime.errors import ObservationError
 from sparkrt_ros.runtime.types import ActionChunk, FloatArray
 
@@ -30,6 +31,8 @@ LOOK_INTERVAL_S = 0.0005
 RELOOK_S = 0.02
 # An inference that has taken longer than this is told of before it ends.
 LONG_S = 1.0
+# The first word of a chunk tells how late it came, so it must outlast the longest inference.
+KEPT_PROGRESS = 4096
 _NO_CHOICES = Choices()
 
 
@@ -98,7 +101,8 @@ class PolicyWorker:
 
     publish: sends a chunk; called only while the gate lets it pass.
     hungry: an inference is due, and lacks an observation. idle: the last step found nothing that
-    could be done before something arrives or time goes on. reading: what was inferred from last.
+    could be done before something arrives or time goes on. reading: what was inferred from last;
+    prefix: what that inference went on from.
     """
 
     def __init__(
@@ -120,6 +124,7 @@ class PolicyWorker:
         self.reading: Reading | None = None
         self.task = task
         self.next_chunk_id = first_chunk_id
+        self.prefix: Prefix | None = None
         self._loaded = loaded
         self._reader = reader
         self._gate = gate
@@ -128,7 +133,7 @@ class PolicyWorker:
         self._pacer = Pacer(config=pacing, session_id=session_id)
         self._predictor = Predictor(loaded, session_id=session_id, choices=choices)
         self._latency = LatencyTracker(window=300)
-        self._progress: deque[Progress] = deque(maxlen=64)
+        self._progress: deque[Progress] = deque(maxlen=KEPT_PROGRESS)
         self._seen_ns: int | None = None
         self._looked_s = -math.inf
         self.hungry = False
@@ -275,7 +280,7 @@ class PolicyWorker:
         start_s, pacing_start_s = time.perf_counter(), self.clocks.pacing_s()
         self._begun_s = start_s
         try:
-            prefix = self._predictor.prefix(observation_ns, epoch=epoch)
+            self.prefix = prefix = self._predictor.prefix(observation_ns, epoch=epoch)
             rows = self._predictor.predict(
                 reading.observation, number=self.next_chunk_id - 1, prefix=prefix
             )

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sparkrt_ros.convert.contract import RobotContract
 from sparkrt_ros.nodes.pacing import Progress
 from sparkrt_ros.runtime.chunking.prefix import Playback, Prefix, PrefixSource
 from sparkrt_ros.runtime.noise import chunk_noise
@@ -17,6 +18,7 @@ from sparkrt_ros.runtime.vla_config import RtcConfig
 
 if TYPE_CHECKING:
     from sparkrt_ros.nodes.loaded_policy import LoadedPolicy
+    from sparkrt_ros.runtime.host_inputs import Continuation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,17 +99,24 @@ class Predictor:
     def _continuation(self, prefix: Prefix | None) -> dict[str, Any]:
         if prefix is None:
             return {}
-        from sparkrt_ros.runtime.host_inputs import Continuation
+        contract, horizon = self._loaded.contract, self.choices.execution_horizon
+        return {'continuation': continuation_of(prefix, contract, horizon=horizon)}
 
-        # Behind the end of a chunk nothing is known but that the robot would stand still, which
-        # is no course to be drawn towards, except as far as it really will.
-        known = max(prefix.known, prefix.delay)
-        continuation = Continuation(
-            actions=self._loaded.contract.action_to_policy(prefix.actions),
-            delay=prefix.delay,
-            horizon=min(self.choices.execution_horizon, known),
-        )
-        return {'continuation': continuation}
+
+def continuation_of(prefix: Prefix, contract: RobotContract, *, horizon: int) -> Continuation:
+    """A prefix as the policy takes it: in its own units, drawn towards for ``horizon`` rows.
+
+    Behind the end of a chunk nothing is known but that the robot would stand still, which is no
+    course to be drawn towards, except as far as it really will.
+    """
+    from sparkrt_ros.runtime.host_inputs import Continuation
+
+    plan = prefix.plan
+    return Continuation(
+        actions=contract.action_to_policy(prefix.actions),
+        delay=plan.delay,
+        horizon=min(horizon, max(plan.known, plan.delay)),
+    )
 
 
 def _playback(progress: Progress) -> Playback | None:

@@ -17,12 +17,15 @@ from sparkrt_ros.nodes.loaded_policy import LoadedPolicy, LoadPolicy, load_from_
 from sparkrt_ros.nodes.parameter_spec import Value
 from sparkrt_ros.nodes.policy_parameters import POLICY_PARAMETERS, PolicySettings
 from sparkrt_ros.nodes.policy_worker import chunk_actions
+from sparkrt_ros.nodes.predictor import continuation_of
 from sparkrt_ros.nodes.prompt_rules import check_prompt_fits
 from sparkrt_ros.replay.offline import Observed
 from sparkrt_ros.replay.result import Arm
+from sparkrt_ros.runtime.chunking.prefix import KEPT_CHUNKS, Prefix, PrefixPlan
 from sparkrt_ros.runtime.errors import ActionError, ConfigError
 from sparkrt_ros.runtime.noise import chunk_noise
 from sparkrt_ros.runtime.types import ActionChunk, FloatArray
+from sparkrt_ros.runtime.vla_config import RtcConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +75,21 @@ class ArmSpec:
 class RunningArm:
     """One loaded form of the policy, and what it has computed so far. One thread.
 
-    faults: why chunks are NaN, by text.
+    faults: why chunks are NaN, by text. horizon: rows that a chunk is drawn towards the one
+    before, where the mode is rtc.
     """
 
-    def __init__(self, spec: ArmSpec, loaded: LoadedPolicy, *, label: str) -> None:
+    def __init__(
+        self,
+        spec: ArmSpec,
+        loaded: LoadedPolicy,
+        *,
+        label: str,
+        horizon: int = RtcConfig().execution_horizon,
+    ) -> None:
         self.spec, self.loaded, self.label = spec, loaded, label
+        self._horizon = horizon
+        self._sent: dict[int, FloatArray] = {}
         self.faults: dict[str, int] = {}
         self._normalized: list[FloatArray] = []
         self._actions: list[FloatArray] = []
@@ -135,7 +148,9 @@ class RunningArm:
         start_s = time.perf_counter()
         try:
             normalized, rows = policy.predict_both(
-                observed.observation, noise=self._noise_tensor(noise)
+                observed.observation,
+                noise=self._noise_tensor(noise),
+                **self._continuation(observed.prefix),
             )
             actions = chunk_actions(rows, contract)
         except ActionError as error:
@@ -144,6 +159,12 @@ class RunningArm:
         self._times_s.append(time.perf_counter() - start_s)
         self._normalized.append(normalized)
         self._actions.append(actions)
+        self.note_sent(observed.chunk.chunk_id, actions)
+
+    def note_sent(self, chunk_id: int, actions: FloatArray) -> None:
+        """What the node would have published under this number; later chunks may go on from it."""
+        self._sent[chunk_id] = actions
+        self._sent.pop(chunk_id - KEPT_CHUNKS, None)
 
     def chunks(self, observed: list[ActionChunk]) -> list[ActionChunk]:
         """What the node would have published: these chunks with this arm's actions."""
@@ -176,6 +197,17 @@ class RunningArm:
             self._epoch = observed.chunk.epoch
             self.loaded.policy.reset()
 
+    def _continuation(self, plan: PrefixPlan | None) -> dict[str, Any]:
+        """What the node hands over: the rest of this arm's own chunk."""
+        if plan is None:
+            return {}
+        actions = plan.actions(self._sent)
+        if not np.isfinite(actions).all():
+            return {}  # of a chunk that the node would not have published
+        prefix = Prefix(actions=actions, plan=plan)
+        contract = self.loaded.contract
+        return {'continuation': continuation_of(prefix, contract, horizon=self._horizon)}
+
     def _noise_tensor(self, noise: FloatArray | None) -> Any:
         if noise is None:
             return None
@@ -205,19 +237,24 @@ def load_arm(
     number = 2
     while label in taken:
         label, number = f'{label.removesuffix(f" #{number - 1}")} #{number}', number + 1
-    return RunningArm(spec, loaded, label=label)
+    horizon = values['chunking.execution_horizon']
+    assert isinstance(horizon, int)
+    return RunningArm(spec, loaded, label=label, horizon=horizon)
 
 
-def check_replayable(loaded: LoadedPolicy, values: Mapping[str, Value]) -> None:
-    """Raise ConfigError for a policy that cannot be replayed with these parameters."""
+def check_replayable(loaded: LoadedPolicy, values: Mapping[str, Value], *, without: str) -> None:
+    """Raise ConfigError for a policy that cannot be replayed with these parameters.
+
+    without: what of the command line cannot do with chunks that go on from each other; empty:
+        nothing was asked for that cannot.
+    """
     check_prompt_fits(str(values['prompt']), loaded)
-    if loaded.receipt['mode'] == 'rtc':
+    if without and loaded.receipt['mode'] == 'rtc':
         raise ConfigError(
             'chunking.mode',
-            found="'rtc'",
-            expected='another mode: each arm would have to go on from chunks of its own, so that '
-            'the arms would no longer be asked the same',
-            remedy='compare with --set chunking.mode=queue',
+            found=f"'rtc' with {without}",
+            expected='a mode in which a chunk follows from its observation alone',
+            remedy=f'add --set chunking.mode=queue, or leave {without} out',
         )
 
 

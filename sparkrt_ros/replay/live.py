@@ -89,7 +89,8 @@ class LiveRun(AbstractContextManager['LiveRun']):
             self._progress(f'loading {self._options.form}')
             self._arm = load_arm(self._options.form, values=self._values, contract=self._contract)
             stack.callback(self._arm.close)
-            check_replayable(self._arm.loaded, self._values)
+            without = '' if self._options.rate is None else '--live-rate'
+            check_replayable(self._arm.loaded, self._values, without=without)
             if self._arm.loaded.capabilities.noise_shape:
                 self._parameters['vla.seed'] = self._options.seed
             namespace = self._options.replay.namespace

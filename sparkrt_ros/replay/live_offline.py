@@ -144,9 +144,10 @@ class OfflineSide:
         number = None if noise is None else observed.record.index
         stamps = chunk.sample_stamps_ns.items()
         key = (chunk.epoch, chunk.observation_stamp_ns, number, *stamps)
-        if key not in self._known:
+        if key not in self._known or observed.prefix is not None:
             self._arm.infer(observed, noise=noise)
             self._known[key] = self._arm.newest_actions
+        self._arm.note_sent(chunk.chunk_id, self._known[key])
         return replace(chunk, actions=self._known[key])
 
 

@@ -25,6 +25,7 @@ from sparkrt_ros.nodes.loaded_policy import LoadedPolicy
 from sparkrt_ros.nodes.pacing import PacingConfig
 from sparkrt_ros.nodes.policy_worker import PolicyWorker
 from sparkrt_ros.nodes.pose_merger import FOREVER_NS
+from sparkrt_ros.nodes.predictor import Choices
 from sparkrt_ros.nodes.streamer_core import Pose
 from sparkrt_ros.replay.bag import Bag, BagMessage
 from sparkrt_ros.replay.clock import LOG, MessageTimes, VirtualClock, wait_ns
@@ -40,6 +41,7 @@ from sparkrt_ros.replay.history import EventLog
 from sparkrt_ros.replay.recorded import Recording
 from sparkrt_ros.replay.result import ChunkRecord, StreamHistory
 from sparkrt_ros.replay.watching import WatchingReader
+from sparkrt_ros.runtime.chunking.prefix import PrefixPlan
 from sparkrt_ros.runtime.types import ActionChunk, FloatArray, Observation
 
 # What may be due, the first of several at one time first.
@@ -65,11 +67,15 @@ class ReplayOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """One inference of the worker. chunk: as published, with zeros for actions."""
+    """One inference of the worker. chunk: as published, with zeros for actions.
+
+    prefix: what it goes on from, where the mode is rtc.
+    """
 
     record: ChunkRecord
     observation: Observation
     chunk: ActionChunk
+    prefix: PrefixPlan | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -275,7 +281,13 @@ class Replay:
             ages_s=dict(snapshot.ages_s),
             skew_s=snapshot.skew_s,
         )
-        self._pending = Observed(record=record, observation=reading.observation, chunk=chunk)
+        prefix = self._worker.prefix
+        self._pending = Observed(
+            record=record,
+            observation=reading.observation,
+            chunk=chunk,
+            prefix=None if prefix is None else prefix.plan,
+        )
         self._due[_PUBLISH] = self._clock.now_ns + self._clock.ahead_ns
 
     def _release(self) -> Iterator[Observed]:
@@ -324,6 +336,7 @@ class Replay:
             pacing=pacing,
             task=task,
             clocks=self._clock.worker_clocks(),
+            choices=Choices(continues=loaded.receipt['mode'] == 'rtc'),
             publish=self._publish,
         )
 

@@ -127,7 +127,10 @@ class _Run:
         self._begun_s = time.perf_counter()
         # What cannot be compared in the end should fail before minutes of work.
         self._add_arm(options.reference)
-        check_replayable(self._arms[0].loaded, values)
+        foreign = options.lerobot_actions or options.export
+        check_replayable(
+            self._arms[0].loaded, values, without='files of observations' if foreign else ''
+        )
         self._files = stack.enter_context(
             LeRobotFiles(
                 self._arms[0].loaded,

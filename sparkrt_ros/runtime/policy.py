@@ -241,13 +241,18 @@ class Policy:
         return self._open().predict_batch(observations, noise=noise)
 
     def predict_both(
-        self, observation: Observation, *, noise: Tensor | None = None
+        self,
+        observation: Observation,
+        *,
+        noise: Tensor | None = None,
+        continuation: Continuation | None = None,
     ) -> tuple[FloatArray, FloatArray]:
         """One chunk in model space (normalised) and in policy units, from one inference.
 
         The second is what ``predict_chunk`` returns. Raises as it does.
         """
-        return self._open().predict_both(observation, noise=noise)
+        session = self._open()
+        return session.predict_both(observation, noise=noise, continuation=continuation)
 
     def guide(self, cfg_beta: float) -> None:
         """Change how much classifier-free guidance counts; nothing is prepared anew for it.

@@ -28,6 +28,7 @@ from sparkrt_ros.runtime.host_inputs import (
     HostInputs,
     join_rows,
 )
+from sparkrt_ros.runtime.outputs import check_finite, to_host
 from sparkrt_ros.runtime.packing import Arrays, ObservationPacker
 from sparkrt_ros.runtime.policies.adapter import PolicyAdapter, PolicyContext, make_context
 from sparkrt_ros.runtime.processors.relative import ANCHOR_KEY
@@ -207,17 +208,21 @@ class Session:
         return self._backend.report()
 
     def predict_both(
-        self, observation: Observation, *, noise: Tensor | None = None
+        self,
+        observation: Observation,
+        *,
+        noise: Tensor | None = None,
+        continuation: Continuation | None = None,
     ) -> tuple[FloatArray, FloatArray]:
         """Return one chunk in model space and in policy units, each (T, A) float32.
 
         The second is what ``predict_chunk`` returns, computed in the same way: a recording of
         the whole prediction yields both. Raises as ``predict_chunk``.
         """
-        request = self._read(observation, noise=noise)
+        request = self._read(observation, noise=noise, continuation=continuation)
         with torch.inference_mode():
             prediction = self._infer(request)
-            normalized = _to_host(prediction.normalized)
+            normalized = to_host(prediction.normalized)
             actions = self._finish(prediction.normalized, prediction.actions)
         return normalized[0], actions[0]
 
@@ -229,7 +234,7 @@ class Session:
         request = self._read(observation, noise=self._inputs.seeded_noise(0))
         with torch.inference_mode():
             prediction = self._infer(request)
-            rows: FloatArray = _to_host(prediction.normalized)[0]
+            rows: FloatArray = to_host(prediction.normalized)[0]
         return rows
 
     def network_images(self, observation: Observation) -> list[Tensor]:
@@ -275,8 +280,8 @@ class Session:
     def _ensemble(self, ensembler: TemporalEnsembler, request: _Request) -> FloatArray:
         """Average in model space and only then leave it, as LeRobot does."""
         with torch.inference_mode():
-            rows = _to_host(self._infer(request).normalized)[0]
-            _check_finite(rows)
+            rows = to_host(self._infer(request).normalized)[0]
+            check_finite(rows)
             mean = torch.from_numpy(ensembler.update(rows)).unsqueeze(0)
             action: FloatArray = self._finish(mean.to(self._backend.device))[0]
         return action
@@ -368,8 +373,8 @@ class Session:
     def _finish(self, normalized: Tensor, actions: Tensor | None = None) -> FloatArray:
         """Model space to policy units, on the host, in memory of its own."""
         start = time.perf_counter()
-        result = _to_host(self._postprocessor(normalized) if actions is None else actions)
-        _check_finite(result)
+        result = to_host(self._postprocessor(normalized) if actions is None else actions)
+        check_finite(result)
         self._timing = replace(self._timing, postprocess_s=time.perf_counter() - start)
         return result
 
@@ -381,20 +386,3 @@ def _make_ensembler(mode: SessionMode, *, chunk_size: int) -> TemporalEnsembler 
     # LeRobot's own expression: another exponential may differ in the last bit.
     weights = torch.exp(-coefficient * torch.arange(chunk_size)).numpy()
     return TemporalEnsembler(coefficient=coefficient, chunk_size=chunk_size, weights=weights)
-
-
-def _to_host(tensor: Tensor) -> FloatArray:
-    # np.array copies: on a CPU the tensor may be a buffer that the next inference overwrites.
-    return np.array(tensor.to('cpu', torch.float32).numpy())
-
-
-def _check_finite(actions: FloatArray) -> None:
-    if np.isfinite(actions).all():
-        return
-    columns = sorted({int(column) for column in np.argwhere(~np.isfinite(actions))[:, -1]})
-    raise ActionError(
-        'policy output',
-        found=f'non-finite values in columns {", ".join(map(str, columns))}',
-        expected='finite actions',
-        remedy='check the observation for values far outside the training data',
-    )

@@ -12,6 +12,7 @@ from pi_folder import write_pi_folder
 from sparkrt_ros.replay.arms import ArmSpec
 from sparkrt_ros.replay.live import LiveOptions, run_live
 from sparkrt_ros.replay.offline import ReplayOptions
+from sparkrt_ros.runtime.errors import ConfigError
 
 pytestmark = [pytest.mark.ros, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -45,3 +46,18 @@ def test_what_the_nodes_publish_is_what_the_seed_gives_offline(options):
     text = '\n'.join(at_rate.lines())
     assert at_rate.chunks_identical == at_rate.chunks >= 4, text
     assert at_rate.commands_identical == at_rate.commands > 20, text
+
+
+def test_in_mode_rtc_the_nodes_go_on_from_what_they_go_on_from_offline(options, tmp_path):
+    folder = write_pi_folder('pi05', tmp_path / 'long', chunk_size=12, n_action_steps=6)
+    parameters = {**options.parameters, 'chunking.mode': 'rtc'}
+    result = run_live(replace(options, checkpoint=folder, parameters=parameters))
+    text = '\n'.join(result.lines())
+    assert result.band == 'pass', text
+    assert (result.chunks, result.chunks_identical) == (4, 4)
+    assert result.commands == result.commands_identical > 20
+    assert result.receipt['mode'] == 'rtc'
+    queue = run_live(replace(options, checkpoint=folder))
+    assert queue.digest != result.digest, 'it went on from something'
+    with pytest.raises(ConfigError, match="'rtc' with --live-rate"):
+        run_live(replace(options, checkpoint=folder, parameters=parameters, rate=1.0))

@@ -66,7 +66,8 @@ def test_without_a_prompt_it_waits_and_says_so_and_goes_on_with_the_first_one(
 def test_the_newest_prompt_counts_whoever_it_comes_from_and_the_next_inference_reads_it(
     start_policy, feed, peer, lazy_folder, prompt
 ):
-    policy = serve_pi(start_policy, feed, lazy_folder, prompt=TASK)
+    lengths = {'vla__state_prompt__mode': 'exact', 'vla__state_prompt__lengths': [33, 34, 36, 44]}
+    policy = serve_pi(start_policy, feed, lazy_folder, prompt=TASK, **lengths)
     first = policy.chunks.wait_for(timeout_s=60.0)
     policy.status.wait_for(count=5)
     assert policy.chunks.last.chunk_id == first.chunk_id, 'the next is due in 30 s'
@@ -171,3 +172,24 @@ def test_act_takes_none_of_these_choices(start_policy, feed, peer):
     policy.chunks.wait_for(count=2)
     status = policy.status.wait_for()
     assert (status.prompt, status.failures) == ('lift', 0)
+
+
+def test_a_storm_of_prompts_does_no_harm_and_the_last_one_serves(
+    start_policy, feed, peer, pi_folder, prompt
+):
+    policy = serve_pi(start_policy, feed, pi_folder, prompt=TASK)
+    begin = policy.chunks.wait_for(timeout_s=60.0).chunk_id
+    for number in range(200):
+        prompt.send(f'pick up cube {number}' if number % 4 else '')
+        if number % 40 == 39:
+            assert peer.set_parameters(NODE, prompt=f'place it at {number}')[0].successful
+    prompt.send('put it down')
+    status = policy.status.wait_for(lambda m: m.prompt == 'put it down')
+    assert status.prompt_refused == ''
+    policy.chunks.wait_for(count=3)
+    status = policy.status.wait_for()
+    assert (status.prompt, status.failures, status.state) == ('put it down', 0, 'active')
+    assert policy.chunks.last.chunk_id > begin
+    assert 'Traceback' not in policy.process.log
+    # The log tells of refusals at a bounded rate.
+    assert 1 <= policy.process.count('~/prompt refused') < 50

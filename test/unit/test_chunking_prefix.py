@@ -139,7 +139,7 @@ def test_the_prefix_follows_what_the_streamer_plays_not_the_clock():
     made.delay.add(2.5 * DT_S)
     prefix = made.prefix(13 * DT_NS, epoch=0)
     assert prefix.actions[:, 0].tolist() == [*range(5, 20), 19, 19, 19, 19, 19]
-    assert (prefix.delay, prefix.chunk_id, prefix.known) == (3, 1, 15)
+    assert (prefix.delay, prefix.plan.chunk_id, prefix.plan.known) == (3, 1, 15)
 
 
 def test_a_robot_that_stands_still_stays_at_its_row():
@@ -175,7 +175,7 @@ def test_it_tells_how_many_rows_the_chunk_still_has(row, known):
     made = source()
     made.sent(chunk(np.zeros((6, 2), np.float32), stamp_ns=0))
     made.follow(playback(row))
-    assert made.prefix(0, epoch=0).known == known
+    assert made.prefix(0, epoch=0).plan.known == known
 
 
 def test_the_first_word_of_a_chunk_tells_how_long_it_took():

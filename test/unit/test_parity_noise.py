@@ -88,5 +88,40 @@ def test_a_policy_that_starts_from_noise_can_be_repeated(tmp_path: Path) -> None
     assert np.abs(first[0] - other[0]).max() > 1e-3
     with pytest.raises(ConfigError, match='an empty prompt'):
         run(1, prompt='')
-    with pytest.raises(ConfigError, match='each arm would have to go on from chunks of its own'):
-        run(1, **{'chunking.mode': 'rtc'})
+
+
+def test_in_mode_rtc_every_arm_goes_on_from_its_own_chunks(tmp_path: Path) -> None:
+    robot = write_pi_robot(tmp_path)
+    write_mcap(tmp_path / 'bag.mcap', drive(seconds=3.0, names=PI_JOINTS))
+    folder = write_pi_folder('pi05', tmp_path / 'policy', chunk_size=12, n_action_steps=6)
+
+    def options(mode: str, **changes: Any) -> ParityOptions:
+        return ParityOptions(
+            bag=tmp_path / 'bag.mcap',
+            robot=str(robot),
+            checkpoint=folder,
+            candidates=(ArmSpec(backend='eager'), ArmSpec(backend='fused', precision='bf16')),
+            parameters={'prompt': 'lift', 'num_steps': 4, 'chunking.mode': mode},
+            replay=ReplayOptions(latency_s=0.15, max_chunks=5),
+            **changes,
+        )
+
+    def actions(mode: str) -> list[np.ndarray]:
+        result = run_parity(options(mode))
+        assert result.comparisons[0].spaces[0].overall.max_abs == 0.0
+        assert 0.0 < result.comparisons[1].spaces[0].overall.max_abs < 0.3
+        return [arm.actions for arm in result.arms]
+
+    plain, continued, again = actions('queue'), actions('rtc'), actions('rtc')
+    assert continued[0].tobytes() == again[0].tobytes()
+    assert np.array_equal(plain[0][0], continued[0][0]), 'the first has nothing to go on from'
+    assert np.abs(plain[0][1:] - continued[0][1:]).max() > 0.05
+    for arm in (0, 2):
+        # Six rows on, the chunk before says where the next begins.
+        leaps = [
+            np.abs(chunks[arm][2:, 0] - chunks[arm][1:-1, 6]).mean()
+            for chunks in (continued, plain)
+        ]
+        assert leaps[0] < 0.5 * leaps[1]
+    with pytest.raises(ConfigError, match="'rtc' with files of observations"):
+        run_parity(options('rtc', export=tmp_path / 'observations.npz'))

@@ -51,6 +51,24 @@ def test_latencies_that_change_are_looked_back_on():
     assert compared(loop) > 30
 
 
+def test_the_first_word_of_a_chunk_outlasts_a_long_inference():
+    loop = Loop(steps=ROWS)
+    numbers = iter(range(1000))
+
+    def latency_s():
+        # A new instruction: the next inference begins before the streamer tells of this chunk.
+        loop.worker.task = str(next(numbers))
+        return 0.6
+
+    loop.policy.latency_s = latency_s
+    # A hundred words for each, as of a streamer that is traced at a high rate.
+    told = loop.worker.follow
+    loop.worker.follow = lambda progress: [told(progress) for _ in range(100)]
+    loop.run(8.0)
+    delays = [a.continuation.delay for a in loop.policy.asked if a.continuation is not None]
+    assert set(delays[2:]) == {13}
+
+
 def test_the_latency_of_the_warm_up_does_not_count():
     loop = Loop()
     latencies = iter([3.0])

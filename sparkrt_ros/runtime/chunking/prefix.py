@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, deque
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -51,17 +52,44 @@ class Playback:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prefix:
-    """actions: (T, A) float32, row 0 due at the observation; delay: rows played before arrival.
+class PrefixPlan:
+    """Which rows of which chunks a prefix is made of, whatever their values.
 
-    chunk_id: of the chunk that it is the rest of. known: rows up to the end of that chunk, from
-    where on its last one is held.
+    chunk_id: of the chunk that it is the rest of, from ``row`` on, ``rows`` of them. known: those
+    up to the end of that chunk, from where on its last one is held. earlier: so many of the first
+    are of chunk ``before_id`` instead, from ``before_row`` on: they were due before the other one
+    arrived. delay: rows played before the new chunk arrives.
     """
 
-    actions: FloatArray
-    delay: int
     chunk_id: int
+    row: float
+    rows: int
     known: int
+    delay: int
+    earlier: int = 0
+    before_id: int = 0
+    before_row: float = 0.0
+
+    def actions(self, chunks: Mapping[int, FloatArray]) -> FloatArray:
+        """The prefix (rows, A) float32, row 0 due at the observation; chunks: (T, A) by number."""
+        actions = rest_of_chunk(chunks[self.chunk_id], row=self.row, rows=self.rows)
+        if self.earlier:
+            played = rest_of_chunk(chunks[self.before_id], row=self.before_row, rows=self.rows)
+            actions[: self.earlier] = played[: self.earlier]
+        return actions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prefix:
+    """actions: of ``plan``, in the units of the chunks."""
+
+    actions: FloatArray
+    plan: PrefixPlan
+
+    @property
+    def delay(self) -> int:
+        """Rows played before the new chunk arrives."""
+        return self.plan.delay
 
 
 def rest_of_chunk(actions: FloatArray, *, row: float, rows: int) -> FloatArray:
@@ -175,22 +203,34 @@ class PrefixSource:
         the chunk as it was sent, and as many as it had; those due before it arrived are of the
         chunk that played until then.
         """
+        plan = self._plan(observation_ns, epoch=epoch)
+        if plan is None:
+            return None
+        chunks = {number: chunk.actions for number, chunk in self._sent.items()}
+        return Prefix(actions=plan.actions(chunks), plan=plan)
+
+    def _plan(self, observation_ns: int, *, epoch: int) -> PrefixPlan | None:
         playback = self._playback
         chunk = self._chunk_of(playback, epoch=epoch)
         if playback is None or chunk is None:
             return None
-        actions = _rest(chunk, playback, observation_ns, rows=chunk.rows)
+        row = playback.row_at(observation_ns, dt_s=chunk.dt_s)
+        plan = PrefixPlan(
+            chunk_id=chunk.chunk_id,
+            row=row,
+            rows=chunk.rows,
+            known=min(chunk.rows, max(0, math.floor(chunk.rows - row + SAME_ROW))),
+            delay=min(self.delay.rows(chunk.dt_s), chunk.rows),
+        )
         before = self._chunk_of(self._before, epoch=epoch)
         earlier_ns = self._arrived_ns - observation_ns
-        if self._before is not None and before is not None and earlier_ns > 0:
-            earlier = math.ceil(earlier_ns / (chunk.dt_s * 1e9) - SAME_ROW)
-            played = _rest(before, self._before, observation_ns, rows=chunk.rows)
-            actions[:earlier] = played[:earlier]
-        return Prefix(
-            actions=actions,
-            delay=min(self.delay.rows(chunk.dt_s), chunk.rows),
-            chunk_id=chunk.chunk_id,
-            known=_rows_left(chunk, playback, observation_ns),
+        if self._before is None or before is None or earlier_ns <= 0:
+            return plan
+        return replace(
+            plan,
+            earlier=math.ceil(earlier_ns / (chunk.dt_s * 1e9) - SAME_ROW),
+            before_id=before.chunk_id,
+            before_row=self._before.row_at(observation_ns, dt_s=before.dt_s),
         )
 
     def _chunk_of(self, playback: Playback | None, *, epoch: int) -> ActionChunk | None:
@@ -198,13 +238,3 @@ class PrefixSource:
             return None
         chunk = self._sent.get(playback.chunk_id)
         return None if chunk is None or chunk.epoch != epoch else chunk
-
-
-def _rest(chunk: ActionChunk, playback: Playback, observation_ns: int, *, rows: int) -> FloatArray:
-    row = playback.row_at(observation_ns, dt_s=chunk.dt_s)
-    return rest_of_chunk(chunk.actions, row=row, rows=rows)
-
-
-def _rows_left(chunk: ActionChunk, playback: Playback, observation_ns: int) -> int:
-    row = playback.row_at(observation_ns, dt_s=chunk.dt_s)
-    return min(chunk.rows, max(0, math.floor(chunk.rows - row + SAME_ROW)))
