@@ -16,7 +16,7 @@ import heapq
 import shutil
 import sys
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -210,11 +210,8 @@ class Studio(Replay):
             for group, message in zip(contract.outputs, messages, strict=True):
                 self._robot.record(group.topic, make.multi_array(message.data), time_ns)
 
-    def _make_worker(self, loaded: LoadedPolicy, **options: Any) -> Any:
-        slow: Any = SlowPolicy(loaded.policy, self._clock)
-        worker = super()._make_worker(loaded, **options)
-        worker._loaded = replace(loaded, policy=slow)
-        return worker
+    def _stand_in(self, loaded: LoadedPolicy) -> Any:
+        return SlowPolicy(loaded.policy, self._clock)
 
     def _newest(self) -> np.ndarray | None:
         return self._heard.sent[-1][1] if self._heard.sent else None

@@ -231,6 +231,13 @@ class Changeover(ManagedNode):
         raise NotImplementedError
 
     def _time_jumped(self, before_ns: int, after_ns: int) -> None:
+        epoch = self._raise_epoch()
+        self.get_logger().warning(
+            f'time went back by {(before_ns - after_ns) / 1e9:.3f} s: observations cleared, '
+            f'epoch {epoch} begins'
+        )
+
+    def _raise_epoch(self) -> int:
         raise NotImplementedError
 
     def _publish_chunk(self, chunk: ActionChunk) -> None:

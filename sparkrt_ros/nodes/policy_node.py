@@ -293,13 +293,6 @@ class PolicyNode(Changeover):
             self._take_progress(early)
         self._thread.wake()
 
-    def _time_jumped(self, before_ns: int, after_ns: int) -> None:
-        epoch = self._raise_epoch()
-        self.get_logger().warning(
-            f'time went back by {(before_ns - after_ns) / 1e9:.3f} s: observations cleared, '
-            f'epoch {epoch} begins'
-        )
-
     def _parameters_changed(self, values: Mapping[str, Value], changed: frozenset[str]) -> None:
         self._swaps.changed(values, changed)
         self._apply(self._swaps.values)

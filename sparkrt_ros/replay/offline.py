@@ -320,16 +320,18 @@ class Replay:
             self.events.add('withheld', time_ns=after_ns, stream='', text=text)
         self._due[_STEP] = after_ns
 
+    def _stand_in(self, loaded: LoadedPolicy) -> Any:
+        """What the worker infers with."""
+        return _StandIn(loaded, self._clock, seconds_to_ns(self._options.latency_s))
+
     def _make_worker(
         self, loaded: LoadedPolicy, *, pacing: PacingConfig, task: str
     ) -> PolicyWorker:
-        latency_ns = seconds_to_ns(self._options.latency_s)
-        stand_in: Any = _StandIn(loaded, self._clock, latency_ns)
         rate_hz = self._options.rate_hz
         if rate_hz is not None:
             pacing = replace(pacing, mode='ensemble', inference_rate_hz=rate_hz)
         return PolicyWorker(
-            replace(loaded, policy=stand_in),
+            replace(loaded, policy=self._stand_in(loaded)),
             self._reader,
             self._gate,
             session_id=SESSION,

@@ -48,7 +48,7 @@ def test_late_chunks_are_joined_without_a_seam(rig: StreamerRig):
     rig.arm.clear()
     rig.publish(np.arange(40)[:, None] * np.array([0.1 * DT_S, 0.0, 0.0]))
     progress = rig.progress.wait_for(lambda m: m.played > 0.4, what='progress')
-    begin_s = stamp_to_ns(progress.header.stamp) / 1e9 - progress.played
+    begin_s = stamp_to_ns(progress.tick) / 1e9 - progress.played
     for _ in range(3):
         # A policy that expects the robot to move on at 0.1 rad/s and takes 0.3 s to say so.
         observed_s = rig.peer.now_ns / 1e9 - 0.3 - begin_s

@@ -104,30 +104,6 @@ def test_nothing_is_made_while_nobody_subscribes(start_policy, feed, peer):
     assert policy.process.count('picture made') == before
 
 
-def test_every_picture_comes_once_even_if_several_observations_hold_it(start_policy, feed, peer):
-    policy = start_policy(chunking__n_action_steps=1)
-    front = watch(peer, 'front')
-    feed.start('front', camera_hz=4.0)
-    feed.start('wrist', 'joints')
-    front.wait_for(count=4, timeout_s=30.0)
-    used = [stamp_to_ns(chunk.stream_stamps[0]) for chunk in policy.chunks.messages]
-    assert len(set(used)) < len(used), 'no picture was used twice'
-    stamps = [stamp_to_ns(m.header.stamp) for m in front.messages]
-    assert len(set(stamps)) == len(stamps)
-
-
-def test_who_comes_late_sees_the_last_picture_of_a_paused_policy(start_policy, feed, peer):
-    policy = start_policy()
-    feed.start()
-    policy.chunks.wait_for()
-    assert peer.call(Trigger, '/sparkrt/pause').success
-    policy.status.wait_for(lambda m: m.state == 'paused')
-    front = watch(peer, 'front')
-    picture = front.wait_for()
-    # The inference under way at the pause was of a later picture than the last chunk tells of.
-    assert stamp_to_ns(picture.header.stamp) >= stamp_to_ns(policy.chunks.last.stream_stamps[0])
-
-
 def test_what_fails_while_showing_does_no_harm_to_inference(start_policy, feed, peer):
     policy = start_policy(altered={'BREAK_PICTURES': 'no paper'}, chunking__n_action_steps=1)
     front = watch(peer, 'front')
@@ -163,11 +139,26 @@ def test_the_topics_follow_a_policy_with_other_cameras(start_policy, feed, peer,
     front.wait_for()
 
 
-def test_no_picture_is_offered_without_a_policy(start_policy, feed, peer):
-    policy = start_policy()
+def test_pictures_of_a_slow_camera_a_late_viewer_and_a_node_without_a_policy(
+    start_policy, feed, peer
+):
+    policy = start_policy(chunking__n_action_steps=1)
     front = watch(peer, 'front')
-    feed.start()
-    front.wait_for()
+    feed.start('front', camera_hz=4.0)
+    feed.start('wrist', 'joints')
+    front.wait_for(count=4, timeout_s=30.0)
+    used = [stamp_to_ns(chunk.stream_stamps[0]) for chunk in policy.chunks.messages]
+    assert len(set(used)) < len(used), 'no picture was used twice'
+    stamps = [stamp_to_ns(m.header.stamp) for m in front.messages]
+    assert len(set(stamps)) == len(stamps), 'each comes once'
+
+    assert peer.call(Trigger, '/sparkrt/pause').success
+    policy.status.wait_for(lambda m: m.state == 'paused')
+    picture = watch(peer, 'wrist').wait_for()
+    # The inference under way at the pause was of a later picture than the last chunk tells of.
+    assert stamp_to_ns(picture.header.stamp) >= stamp_to_ns(policy.chunks.last.stream_stamps[1])
+
+    assert front.publishers == 1
     assert policy.change_state('deactivate')
     assert policy.change_state('cleanup')
     front.wait_until(lambda: front.publishers == 0)

@@ -23,31 +23,38 @@ def wait_reason(policy, *texts):
 
 
 @pytest.fixture
-def silent_policy(start_policy, feed):
-    """An active policy node of which the front camera says nothing."""
-    policy = start_policy()
+def silent_policy(policy, feed):
+    """The shared policy node, of which the front camera says nothing."""
     feed.start('wrist', 'joints')
     policy.status.wait_for(lambda m: m.state == 'waiting')
     return policy
 
 
 @pytest.fixture
-def one_eyed_policy(start_policy, peer):
-    """An active policy node of which nobody publishes the front camera."""
-    policy = start_policy()
+def one_eyed_policy(policy, peer):
+    """The shared policy node, of which nobody publishes the front camera."""
     wrist = peer.publisher(Image, WRIST, qos.CAMERA)
     peer.every(0.05, lambda: wrist.publish(Image()))
     policy.status.wait_for(lambda m: m.state == 'waiting')
     return policy
 
 
-def test_a_topic_nobody_publishes_is_named(one_eyed_policy):
+def test_a_publisher_that_sends_nothing_is_told_from_one_that_is_not_there(
+    silent_policy, peer, feed
+):
+    wait_reason(silent_policy, f'is connected on /{FRONT}, but nothing came yet')
+    feed.start('front')
+    silent_policy.chunks.wait_for()
+    silent_policy.process.wait_for_log(f'/{FRONT}: messages come again')
+    feed.stop('front')
+    wait_reason(silent_policy, 'but nothing comes any more', f'ros2 topic hz /{FRONT}')
+
+
+def test_a_topic_nobody_publishes_is_named(one_eyed_policy, peer):
     status = wait_reason(one_eyed_policy, f'nobody publishes on /{FRONT}')
     assert status.state == 'waiting'
     one_eyed_policy.process.wait_for_log(f'nothing comes: nobody publishes on /{FRONT}')
-
-
-def test_a_similar_topic_that_is_published_is_suggested(one_eyed_policy, peer):
+    # One that is published elsewhere is suggested.
     outlet = peer.publisher(Image, 'front_camera/color/image_raw', qos.CAMERA)
     wait_reason(one_eyed_policy, 'there is', '/front_camera/color/image_raw', 'remap, or correct')
     assert outlet.subscribers == 0
@@ -62,20 +69,8 @@ def test_a_topic_of_another_type_is_told_with_both_types(one_eyed_policy, peer):
     )
 
 
-def test_a_publisher_that_sends_nothing_is_told_from_one_that_is_not_there(
-    silent_policy, peer, feed
-):
-    wait_reason(silent_policy, f'is connected on /{FRONT}, but nothing came yet')
-    feed.start('front')
-    silent_policy.chunks.wait_for()
-    silent_policy.process.wait_for_log(f'/{FRONT}: messages come again')
-    feed.stop('front')
-    wait_reason(silent_policy, 'but nothing comes any more', f'ros2 topic hz /{FRONT}')
-
-
-def test_rows_of_the_diagnostics_hold_rates_ages_and_the_receipt(start_policy, feed, peer):
+def test_rows_of_the_diagnostics_hold_rates_ages_and_the_receipt(policy, feed, peer):
     rows = peer.subscribe(DiagnosticArray, '/diagnostics', qos.DIAGNOSTICS)
-    policy = start_policy(precision='fp16', backend='eager')
     feed.start(camera_hz=20.0, joints_hz=50.0)
     policy.chunks.wait_for()
     status = policy.status.wait_for(lambda m: min(m.stream_rates, default=0.0) > 15.0)
@@ -89,7 +84,7 @@ def test_rows_of_the_diagnostics_hold_rates_ages_and_the_receipt(start_policy, f
     observation, served = row(array, 'observation'), row(array, 'policy')
     for key in ('front age [s]', 'state rate [Hz]', 'wrist dropped', 'skew [s]'):
         assert float(observation[key]) >= 0.0
-    assert (served['backend'], served['precision']) == ('eager', 'fp16')
+    assert (served['backend'], served['precision']) == ('fused', 'fp32')
     assert len(served['digest']) == 64
     assert float(served['gate cosine']) > 0.999
     assert row(array, 'swap')['swaps'] == '0'
