@@ -83,6 +83,7 @@ class ActionStreamer(ManagedNode):
             self,
             [lambda row=row: row(self._parts) for row in self._report.rows],  # type: ignore[misc]
             hardware_id='no robot',
+            every=self._beat.every,
         )
         self.create_subscription(
             PolicyStatus,

@@ -2,6 +2,9 @@
 
 Each wake-up of an rclpy executor, with what it waits for, costs several times what such a task
 does; tasks of different rates that share wake-ups cost little more than the fastest of them.
+
+And whoever else wants the interpreter waits meanwhile. A control thread that is at rest until its
+next deadline therefore says so, and what is due is done then, not when the next tick is.
 """
 
 from __future__ import annotations
@@ -12,6 +15,9 @@ from collections.abc import Callable
 from rclpy.clock import Clock
 from rclpy.clock_type import ClockType
 from rclpy.node import Node
+
+# Without a word from the control thread for so many beats the timer goes on by itself.
+PATIENCE = 3
 
 
 class Task:
@@ -36,6 +42,10 @@ class Task:
         """Run no more."""
         self._beat.remove(self)
 
+    @property
+    def due_s(self) -> float:
+        return self._due_s
+
     def run_if_due(self, now_s: float, *, slack_s: float) -> None:
         """``slack_s``: so much too early is in time, so that the fastest misses no beat."""
         if now_s < self._due_s - slack_s:
@@ -54,9 +64,11 @@ class Beat:
     def __init__(self, node: Node, *, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
         self._tasks: tuple[Task, ...] = ()
+        self._fastest_s = self._soonest_s = float('inf')
         steady = Clock(clock_type=ClockType.STEADY_TIME)
         self._timer = node.create_timer(1.0, self.beat, clock=steady)
         self._timer.cancel()
+        self._nudge = node.create_guard_condition(self._nudged)
 
     def every(self, rate_hz: float, act: Callable[[], None]) -> Task:
         """Call ``act`` at ``rate_hz`` from now on."""
@@ -72,15 +84,45 @@ class Beat:
     def fit(self) -> None:
         """Go as fast as the fastest task."""
         if not self._tasks:
+            self._fastest_s = self._soonest_s = float('inf')
             self._timer.cancel()
             return
-        self._timer.timer_period_ns = round(1e9 / max(task.rate_hz for task in self._tasks))
+        self._fastest_s = 1.0 / max(task.rate_hz for task in self._tasks)
+        self._soonest_s = 0.0
+        self._timer.timer_period_ns = round(1e9 * self._fastest_s)
         if self._timer.is_canceled():
             self._timer.reset()
 
+    def at_rest(self, period_s: float) -> None:
+        """From the control thread: it needs the interpreter in ``period_s`` again, not before.
+
+        Does not block. What is slower than the fastest task cannot set its pace.
+        """
+        if not self._tasks or period_s > self._fastest_s:
+            return
+        if self._clock_s() >= self._soonest_s - self._slack_s:
+            self._nudge.trigger()
+
     def beat(self) -> None:
-        """Run what is due."""
+        """Run what is due; called by the timer where nobody else does."""
+        period_ns = round(1e9 * self._fastest_s)
+        if self._tasks and self._timer.timer_period_ns != period_ns:
+            self._timer.timer_period_ns = period_ns
+        self._run()
+
+    def _nudged(self) -> None:
+        if not self._tasks:
+            return
+        self._timer.timer_period_ns = round(1e9 * PATIENCE * self._fastest_s)
+        self._timer.reset()
+        self._run()
+
+    def _run(self) -> None:
         now_s = self._clock_s()
-        slack_s = 0.5 * self._timer.timer_period_ns / 1e9
         for task in self._tasks:
-            task.run_if_due(now_s, slack_s=slack_s)
+            task.run_if_due(now_s, slack_s=self._slack_s)
+        self._soonest_s = min((task.due_s for task in self._tasks), default=float('inf'))
+
+    @property
+    def _slack_s(self) -> float:
+        return 0.5 * self._fastest_s

@@ -42,10 +42,17 @@ class Diagnostics:
     """Runs every task at ``rate_hz`` on a steady clock and publishes their results together.
 
     A task that raises is reported as an ERROR row of its own instead of ending the timer.
+    every: calls a function at a rate [Hz]; None for a timer of its own.
     """
 
     def __init__(
-        self, node: Node, tasks: Sequence[Task], *, hardware_id: str, rate_hz: float = 1.0
+        self,
+        node: Node,
+        tasks: Sequence[Task],
+        *,
+        hardware_id: str,
+        rate_hz: float = 1.0,
+        every: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
         self._node = node
         self._tasks = tuple(tasks)
@@ -53,9 +60,11 @@ class Diagnostics:
         self._publisher = qos.create_report_publisher(
             node, DiagnosticArray, '/diagnostics', qos.DIAGNOSTICS
         )
-        self._timer = node.create_timer(
-            1.0 / rate_hz, self.publish, clock=Clock(clock_type=ClockType.STEADY_TIME)
-        )
+        if every is not None:
+            every(rate_hz, self.publish)
+            return
+        steady = Clock(clock_type=ClockType.STEADY_TIME)
+        self._timer = node.create_timer(1.0 / rate_hz, self.publish, clock=steady)
 
     def publish(self) -> None:
         """Publish the state of every task now."""

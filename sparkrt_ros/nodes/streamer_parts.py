@@ -39,7 +39,7 @@ Values = Mapping[str, Any]
 class StreamerParts:
     """One robot's core, control loop, command publishers and joint subscriptions.
 
-    beat: of the ROS thread, which polls the joint states.
+    beat: of the ROS thread, which polls the joint states; told when the control thread rests.
     trace: told what arrives and what is done while it is enabled.
     poll: called from the control thread before each tick in real time, to take the chunks that
         arrived; one of them may bring the tick forward.
@@ -69,6 +69,7 @@ class StreamerParts:
         self._trace = trace
         self._chunks = chunks
         self._poll = poll
+        self._beat = beat
         self._values = values
         self._priority = 0
         self.outlet = CommandOutlet(node, contract, events)
@@ -189,6 +190,8 @@ class StreamerParts:
         if not self.simulated:
             self._poll()
         self.core.tick(self.now_ns())
+        if not self.simulated:
+            self._beat.at_rest(self.loop.period_s)
 
     def _deliver(self, pose: Pose) -> None:
         self.core.pose = pose

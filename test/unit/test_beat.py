@@ -32,6 +32,22 @@ class Rig:
         self.timer = FakeTimer()
         self.beat = Beat(self, clock_s=lambda: self.now_s)  # type: ignore[arg-type]
 
+    def create_guard_condition(self, callback) -> Rig:
+        self.nudged = callback
+        self.nudges = 0
+        return self
+
+    def trigger(self) -> None:
+        """The executor runs what a guard condition is for."""
+        self.nudges += 1
+        self.nudged()
+
+    def tick(self, seconds: float, period_s: float) -> None:
+        """A control thread that rests after each of its ticks."""
+        for _ in range(round(seconds / period_s)):
+            self.now_s += period_s
+            self.beat.at_rest(period_s)
+
     def create_timer(self, period_s: float, callback, *, clock) -> FakeTimer:
         return self.timer
 
@@ -102,3 +118,41 @@ def test_a_task_may_end_itself():
     rig.beat.every(50.0, counter(counts))
     rig.run(0.2)
     assert counts == [1, 10]
+
+
+def test_what_is_due_runs_when_the_control_thread_rests_and_the_timer_waits():
+    rig, counts = Rig(), []
+    rig.beat.every(30.0, counter(counts))
+    rig.beat.every(10.0, counter(counts))
+    rig.tick(10.0, 0.02)
+    assert counts == [pytest.approx(300, abs=2), pytest.approx(100, abs=2)]
+    assert rig.nudges <= 310, 'no wake-up where nothing is due'
+    assert rig.timer.timer_period_ns == 100_000_000
+
+
+def test_a_control_thread_slower_than_the_tasks_does_not_pace_them():
+    rig, counts = Rig(), []
+    rig.beat.every(30.0, counter(counts))
+    rig.tick(1.0, 0.1)
+    assert counts == [0]
+    assert rig.timer.timer_period_ns == 33_333_333
+
+
+def test_the_timer_goes_on_once_the_control_thread_is_gone():
+    rig, counts = Rig(), []
+    rig.beat.every(30.0, counter(counts))
+    rig.tick(1.0, 0.02)
+    before = counts[0]
+    rig.now_s += 0.1
+    rig.beat.beat()
+    assert counts[0] == before + 1
+    assert rig.timer.timer_period_ns == 33_333_333
+
+
+def test_without_tasks_a_control_thread_wakes_nobody():
+    rig, counts = Rig(), []
+    task = rig.beat.every(30.0, counter(counts))
+    task.cancel()
+    rig.tick(1.0, 0.02)
+    assert rig.nudges == 0
+    assert counts == [0]
