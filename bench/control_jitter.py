@@ -145,7 +145,7 @@ class Recorder(Listener):
 
 def measure(
     recorder: Recorder, processes: Processes, robot: Path, *, rate_hz: float, priority: int,
-    duration_s: float, inference: bool,
+    duration_s: float, inference: bool, cpus: str,
 ) -> Result:  # fmt: skip
     """Run a streamer of its own; only what comes after WARM_UP_S counts."""
     values = {
@@ -154,6 +154,7 @@ def measure(
         'chunking.mode': 'queue',
         'control.rate_hz': rate_hz,
         'control.realtime_priority': priority,
+        **({'cpus': cpus} if cpus else {}),
     }
     recorder.forget()
     streamer = processes.start('streamer', STREAMER_NODE, ros_arguments(values))
@@ -216,6 +217,7 @@ def run(options: argparse.Namespace, scratch: Path) -> list[Result]:
         'threads': 1,
         'chunking.mode': 'ensemble',
         'chunking.inference_rate_hz': 200.0,
+        **({'cpus': options.policy_cpus} if options.policy_cpus else {}),
     }
     recorder = Recorder()
     try:
@@ -228,6 +230,7 @@ def run(options: argparse.Namespace, scratch: Path) -> list[Result]:
                 limit_s=START_LIMIT_S,
             )
             common = {'recorder': recorder, 'processes': processes, 'robot': robot}
+            common['cpus'] = options.streamer_cpus
             results = [
                 measure(
                     **common, rate_hz=rate_hz, priority=priority,
@@ -306,6 +309,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=True,
         help='also measure what both nodes cost while nothing is inferred (60 s at most)',
     )
+    parser.add_argument('--streamer-cpus', default='', help='its parameter cpus')
+    parser.add_argument('--policy-cpus', default='', help='its parameter cpus')
     parser.add_argument('--json', type=Path, help='also write the results here')
     return parser.parse_args(arguments)
 

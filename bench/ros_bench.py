@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -44,7 +45,10 @@ def ros_arguments(values: Mapping[str, Any], *, namespace: str = '') -> list[str
     """Command-line form of node parameters, for a node in ``namespace``."""
     words = ['--ros-args']
     for name, value in values.items():
-        words += ['-p', f'{name}:={str(value).lower() if isinstance(value, bool) else value}']
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        # What looks like a number would be taken for one.
+        quoted = isinstance(value, str) and value.lstrip('-').isdecimal()
+        words += ['-p', f'{name}:={json.dumps(text) if quoted else text}']
     return [*words, *(['-r', f'__ns:={namespace}'] if namespace else [])]
 
 

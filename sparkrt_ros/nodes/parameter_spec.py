@@ -131,10 +131,19 @@ def check_unique(specs: Sequence[ParameterSpec]) -> None:
         raise ValueError(f'parameters declared twice: {twice}')
 
 
-# Of both nodes.
+# Of both nodes, as is the next.
 TRACE_PARAMETER = ParameterSpec(
     name='trace',
     default=False,
     description='Publish on ~/trace what enters the node and what it does, for replays of bags.',
+    kind='live',
+)
+
+CPUS_PARAMETER = ParameterSpec(
+    name='cpus',
+    default='',
+    description="Processors this node's threads may run on, such as '0' or '2-3' or '0, 2-3'. "
+    'Empty: all. An inference on the CPU and the control thread disturb each other least on '
+    'processors of their own.',
     kind='live',
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sparkrt_ros.nodes.pacing import PacingConfig
-from sparkrt_ros.nodes.parameter_spec import TRACE_PARAMETER, ParameterSpec, Value
+from sparkrt_ros.nodes.parameter_spec import CPUS_PARAMETER, TRACE_PARAMETER, ParameterSpec, Value
 from sparkrt_ros.nodes.predictor import Choices
 from sparkrt_ros.nodes.prompt_rules import check_prompt
 from sparkrt_ros.nodes.vla_parameters import NO_GUIDANCE, NO_SEED, VLA_PARAMETERS, vla_choices
@@ -169,6 +169,7 @@ POLICY_PARAMETERS: tuple[ParameterSpec, ...] = (
         kind='live',
         bounds=(1.0, 50.0),
     ),
+    CPUS_PARAMETER,
     TRACE_PARAMETER,
     *VLA_PARAMETERS,
 )

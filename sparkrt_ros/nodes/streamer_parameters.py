@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sparkrt_ros.nodes.guard_start import MAX_BLEND_IN_S
-from sparkrt_ros.nodes.parameter_spec import TRACE_PARAMETER, ParameterSpec, Value
+from sparkrt_ros.nodes.parameter_spec import CPUS_PARAMETER, TRACE_PARAMETER, ParameterSpec, Value
 from sparkrt_ros.runtime.chunking.interpolation import INTERPOLATIONS
 from sparkrt_ros.runtime.chunking.seam import MAX_BLEND_S
 from sparkrt_ros.runtime.chunking.timeline import DEFAULT_COEFF, MAX_COEFF, MODES
@@ -140,6 +140,7 @@ STREAMER_PARAMETERS: tuple[ParameterSpec, ...] = (
         kind='live',
         bounds=(1.0, 50.0),
     ),
+    CPUS_PARAMETER,
     TRACE_PARAMETER,
 )
 

@@ -7,12 +7,14 @@ transition here is wrapped: it logs one line when it succeeds and the reason whe
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, TypeVar
 
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 
+from sparkrt_ros.nodes.cpus import Cpus
+from sparkrt_ros.nodes.parameter_spec import Value
 from sparkrt_ros.nodes.parameters import Check, ParameterSet, ParameterSpec
 from sparkrt_ros.nodes.shutdown import Stopped, StopToken
 from sparkrt_ros.runtime.errors import SparkRTError
@@ -74,7 +76,23 @@ class ManagedNode(LifecycleNode):
         self.token = token
         self.last_error = ''
         self.phase = 'unconfigured'
-        self.parameters = ParameterSet(self, specs, check=check)
+        self._cpus = Cpus()
+        self.parameters = ParameterSet(self, specs, check=self._checked(check))
+        if 'cpus' in self.parameters.values:
+            self._cpus.use(str(self.parameters['cpus']))
+            self.parameters.on_change(self._move)
+
+    def _checked(self, check: Check | None) -> Check:
+        def check_all(values: Mapping[str, Value]) -> None:
+            self._cpus.check(str(values.get('cpus', '')))
+            if check is not None:
+                check(values)
+
+        return check_all
+
+    def _move(self, values: Mapping[str, Value], changed: frozenset[str]) -> None:
+        if 'cpus' in changed:
+            self._cpus.use(str(values['cpus']))
 
     def configure(self) -> None:
         """Get everything ready. Raises SparkRTError with the reason if that is impossible."""

@@ -1,6 +1,8 @@
 """What may change while a policy node runs, and what ends it."""
 
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 from rosgraph_msgs.msg import Clock
@@ -32,6 +34,23 @@ def test_live_parameters_change_at_once_and_others_name_what_to_do(start_policy,
     assert policy.process.count('ready in') == 1
     assert peer.set_parameters('/sparkrt', chunking__mode='auto')[0].successful
     policy.status.wait_for(lambda m: m.mode == 'queue')
+
+
+def test_every_thread_moves_to_the_processors_chosen(start_policy, feed, peer):
+    policy = start_policy()
+    feed.start()
+    policy.chunks.wait_for()
+    first = str(min(os.sched_getaffinity(0)))
+    assert peer.set_parameters('/sparkrt', cpus=first)[0].successful
+    tasks = list(Path(f'/proc/{policy.process.pid}/task').glob('*/status'))
+    assert len(tasks) > 3
+    for task in tasks:
+        assert f'Cpus_allowed_list:\t{first}\n' in task.read_text()
+    refused = peer.set_parameters('/sparkrt', cpus='4000')[0]
+    assert 'may not use 4000' in refused.reason
+    assert peer.get_parameter('/sparkrt', 'cpus') == first
+    policy.chunks.clear()
+    policy.chunks.wait_for()
 
 
 def test_a_policy_that_cannot_be_loaded_leaves_the_one_before_loaded(
