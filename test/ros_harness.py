@@ -28,6 +28,7 @@ from lifecycle_msgs.srv import ChangeState, GetState
 from rcl_interfaces.srv import GetParameters, SetParameters, SetParametersAtomically
 from rclpy.context import Context
 from rclpy.event_handler import PublisherEventCallbacks, SubscriptionEventCallbacks
+from rclpy.exceptions import InvalidHandle
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
@@ -35,6 +36,8 @@ from rclpy.qos import QoSProfile
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 60.0
+# Killed processes leave shared memory, and whoever comes across it says so.
+MIDDLEWARE_NEWS = 'RTPS_TRANSPORT_SHM'
 SETTLE_ATTEMPTS = 20
 # Up to here no DDS port falls into the range Linux hands out to anybody.
 DOMAINS = range(30, 100)
@@ -172,6 +175,8 @@ class NodeProcess:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
+            if MIDDLEWARE_NEWS in line:
+                continue
             with self._changed:
                 self.lines.append(line.rstrip('\n'))
                 self._changed.notify_all()
@@ -307,7 +312,10 @@ class Peer:
         self.context.try_shutdown()
 
     def _spin(self) -> None:
-        self._executor.spin_until_future_complete(self._ending)
+        while not self._ending.done():
+            # A test may destroy what this thread is just about to wait for.
+            with suppress(InvalidHandle):
+                self._executor.spin_until_future_complete(self._ending)
 
     @property
     def now_ns(self) -> int:

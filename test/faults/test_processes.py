@@ -108,9 +108,14 @@ def test_a_streamer_that_is_killed(moving):
     stack.policy.status.wait_for(lambda m: m.state == 'active', count=3)
     chunk_id = stack.policy.chunks.messages[-1].chunk_id
     stack.arm.clear()
-    stack.start_streamer()
+    stack.start_streamer(autostart=False)
+    assert stack.peer.change_state('/action_streamer', 'configure')
+    # Only now does the first command arrive for sure.
+    stack.arm.wait_until(lambda: stack.arm.publishers > 0)
+    assert stack.peer.change_state('/action_streamer', 'activate')
     stack.wait_streaming(after_ns=killed_ns)
     assert stack.policy.chunks.wait_for().chunk_id > chunk_id, 'the policy has gone on'
+    stack.arm.wait_until(lambda: len(stack.arm.messages) > 0)
     first = np.array(stack.arm.messages[0].data)
     measured = np.full(4, 0.25)
     step = 3.0 * 0.01  # the fastest joint of the tiny robot in one control period
