@@ -16,7 +16,7 @@ demo: setup
 	@$(RUN) sparkrt demo $(DEMO_ARGS)
 
 test: lint
-	@$(RUN) python -m pytest -n 2 --dist loadgroup $(TEST_ARGS)
+	@$(RUN) python tools/run_tests.py $(TEST_ARGS)
 
 test-fast: setup
 	@$(RUN) python -m pytest -m "not ros and not slow" $(TEST_ARGS)

@@ -10,18 +10,12 @@ import torch
 from act_folder_factory import ActFolderFactory
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip, with the reason, what needs a GPU on a machine without one.
-
-    Tests with real processes spend their time waiting, so where pytest-xdist runs the tests, one
-    worker has them all, one after another, and the rest goes on beside them.
-    """
-    for item in items:
-        if item.get_closest_marker('ros'):
-            item.add_marker(pytest.mark.xdist_group('ros'))
-        if item.get_closest_marker('gpu') and not torch.cuda.is_available():
-            item.add_marker(pytest.mark.skip(reason='needs a CUDA device'))
+    """Skip, with the reason, what needs a GPU on a machine without one."""
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker('gpu'):
+                item.add_marker(pytest.mark.skip(reason='needs a CUDA device'))
 
 
 @pytest.fixture

@@ -1,0 +1,45 @@
+"""Two test processes side by side end as the worse of them does."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / 'tools' / 'run_tests.py'
+WITH_ROS = '@pytest.mark.ros\ndef test_with():\n    assert {with_}\n'
+WITHOUT_ROS = 'def test_without():\n    assert {without}\n'
+
+
+@pytest.mark.parametrize(
+    ('codes', 'expected'),
+    [((0, 0), 0), ((0, 5), 0), ((5, 0), 0), ((5, 5), 5), ((1, 0), 1), ((0, 1), 1), ((5, 2), 2)],
+)
+def test_the_worse_code_counts(codes: tuple[int, int], expected: int) -> None:
+    spec = importlib.util.spec_from_file_location('run_tests', PROGRAM)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.verdict(codes) == expected
+
+
+@pytest.mark.parametrize('with_', [True, False])
+@pytest.mark.parametrize('without', [True, False])
+def test_both_kinds_run_and_tell(tmp_path: Path, with_: bool, without: bool) -> None:
+    text = 'import pytest\n\n' + WITH_ROS + WITHOUT_ROS
+    (tmp_path / 'test_two.py').write_text(text.format(with_=with_, without=without))
+    (tmp_path / 'pytest.ini').write_text('[pytest]\nmarkers = ros\n')
+    done = subprocess.run(
+        [sys.executable, PROGRAM, '-v', '-p', 'no:cacheprovider', 'test_two.py'],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == (0 if with_ and without else 1), done.stdout + done.stderr
+    for name, good in (('test_with', with_), ('test_without', without)):
+        assert f'::{name} {"PASSED" if good else "FAILED"}' in done.stdout
