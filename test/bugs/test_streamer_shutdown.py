@@ -60,8 +60,9 @@ def test_each_transition_is_logged_once_and_inactive_means_silent(rig: StreamerR
     process = rig.start(wait=False, autostart=False)
     for transition in ('configure', 'activate', 'deactivate', 'activate', 'deactivate'):
         assert rig.change_state(transition)
+    for _ in range(3):
         rig.publish(still(100))
-    rig.wait_status('inactive')
+        rig.wait_status('inactive')
     assert len(rig.arm) == len(rig.base) == 0
     ends_well(process, signal.SIGTERM)  # then its whole log is here
     assert process.count('configure done') == 1

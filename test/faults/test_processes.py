@@ -22,6 +22,7 @@ def moving(stack):
     stack.feed.start()
     stack.start()
     stack.wait_streaming()
+    stack.policy.chunks.wait_until(lambda: len(stack.policy.chunks.messages) > 0)
     return stack
 
 
