@@ -99,6 +99,11 @@ class PolicyUnderTest:
     def change_state(self, transition: str) -> bool:
         return self.peer.change_state('/sparkrt', transition)
 
+    def wait_chunk(self, chunk_id: int, *, timeout_s: float) -> None:
+        """Until the newest chunk is that one, which may have come before whatever caused it."""
+        chunks = self.chunks
+        chunks.wait_until(lambda: chunks.last.chunk_id == chunk_id, timeout_s=timeout_s)
+
     def wait_status(self, state: str, **options: Any) -> PolicyStatus:
         what = f'status {state}'
         return self.status.wait_for(lambda m: m.state == state, what=what, **options)

@@ -256,7 +256,7 @@ def test_a_new_task_is_inferred_with_at_once(start_policy, feed, peer, make_act_
     policy.status.wait_for(count=5)
     assert policy.chunks.last.chunk_id == first.chunk_id, 'the next is due in 30 s'
     assert peer.set_parameters(NODE, prompt='lift the cube')[0].successful
-    assert policy.chunks.wait_for().chunk_id == first.chunk_id + 1
+    policy.wait_chunk(first.chunk_id + 1, timeout_s=20.0)
 
 
 def test_the_streamer_follows_a_mode_that_changes_while_the_robot_moves(moving, peer):

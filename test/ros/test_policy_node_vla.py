@@ -72,11 +72,11 @@ def test_the_newest_prompt_counts_whoever_it_comes_from_and_the_next_inference_r
     policy.status.wait_for(count=5)
     assert policy.chunks.last.chunk_id == first.chunk_id, 'the next is due in 30 s'
     prompt.send('open the door')
-    assert policy.chunks.wait_for().chunk_id == first.chunk_id + 1
+    policy.wait_chunk(first.chunk_id + 1, timeout_s=20.0)
     assert policy.status.wait_for().prompt == 'open the door'
     assert peer.get_parameter(NODE, 'prompt') == 'open the door'
     assert peer.set_parameters(NODE, prompt='close it')[0].successful
-    assert policy.chunks.wait_for().chunk_id == first.chunk_id + 2
+    policy.wait_chunk(first.chunk_id + 2, timeout_s=20.0)
     assert policy.status.wait_for().prompt == 'close it'
     prompt.send('stop')
     policy.status.wait_for(lambda m: m.prompt == 'stop')
