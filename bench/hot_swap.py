@@ -285,6 +285,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 def measure(
     bench: Bench, processes: ProcessGroup, options: argparse.Namespace, wishes: Sequence[Any]
 ) -> dict[str, Any]:
+    bench.wait_for(lambda: bench.policy is not None, 'policy')
     bench.wait_for(lambda: bench.streamer is not None, 'streamer')
     bench.wait_for(lambda: bench.streamer.state == 'streaming', 'commands')  # type: ignore[union-attr]
     bench.wait_for(lambda: bench.last_chunk_id > 5, 'chunks')
