@@ -36,6 +36,8 @@ from rclpy.qos import QoSProfile
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 60.0
+# What launch grants before it sends the next, harder signal is 5 s; a busy machine may need more.
+EXIT_LIMIT_S = 15.0
 # Killed processes leave shared memory, and whoever comes across it says so.
 MIDDLEWARE_NEWS = 'RTPS_TRANSPORT_SHM'
 SETTLE_ATTEMPTS = 20
@@ -182,6 +184,17 @@ class NodeProcess:
                 self._changed.notify_all()
         with self._changed:
             self._changed.notify_all()
+
+
+def assert_ends_cleanly(process: NodeProcess, *numbers: int) -> None:
+    """At these signals: in time, with code 0, and without a word of an error."""
+    for number in numbers:
+        process.signal(number)
+    code = process.wait(timeout_s=EXIT_LIMIT_S)
+    assert code == 0, process.log
+    assert 'Traceback' not in process.log
+    assert 'rror' not in process.log
+    assert 'exception' not in process.log.lower()
 
 
 class Inbox:

@@ -3,22 +3,11 @@
 import signal
 
 import pytest
+from ros_harness import assert_ends_cleanly
 
 pytestmark = pytest.mark.ros
 
-# What launch grants before it sends the next, harder signal is 5 s; a busy machine may need more.
-EXIT_LIMIT_S = 15.0
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
-
-
-def assert_ends_cleanly(process, *numbers):
-    for number in numbers:
-        process.signal(number)
-    code = process.wait(timeout_s=EXIT_LIMIT_S)
-    assert code == 0, process.log
-    assert 'Traceback' not in process.log
-    assert 'rror' not in process.log
-    assert 'exception' not in process.log.lower()
 
 
 @pytest.mark.parametrize('number', SIGNALS)

@@ -4,25 +4,15 @@ import signal
 from functools import partial
 
 import pytest
+from ros_harness import assert_ends_cleanly
 from swap_rig import NODE, STUCK, begin_swap, serve
 
 pytestmark = pytest.mark.ros
-
-EXIT_LIMIT_S = 15.0
 
 
 @pytest.fixture
 def start_serving(start_policy, feed):
     return partial(serve, start_policy, feed)
-
-
-def assert_ends_cleanly(process, *numbers):
-    for number in numbers:
-        process.signal(number)
-    code = process.wait(timeout_s=EXIT_LIMIT_S)
-    assert code == 0, process.log
-    for word in ('Traceback', 'rror', 'xception'):
-        assert word not in process.log
 
 
 @pytest.mark.parametrize('numbers', [(signal.SIGINT,), (signal.SIGTERM, signal.SIGINT)])

@@ -10,13 +10,13 @@ from ros_harness import executable, parameter_file
 from std_msgs.msg import Float64MultiArray
 from std_srvs.srv import Trigger
 from streamer_rig import EVERY
+from swap_rig import SWAP_S, swap
 
 from sparkrt.msg import StreamerStatus
 
 pytestmark = pytest.mark.ros
 
 NODE = '/sparkrt'
-SWAP_S = 60.0
 
 
 @pytest.fixture
@@ -56,19 +56,6 @@ def moving(spawn, peer, tmp_path, start_policy, feed, long_folder):
         return policy, streamer
 
     return start
-
-
-def swap(policy, peer, **values):
-    """Set parameters and wait for the changeover, then for a chunk of the new policy."""
-    done = policy.status.wait_for().swaps
-    result = peer.set_parameters_atomically(NODE, **values)
-    assert result.successful, result.reason
-    status = policy.status.wait_for(
-        lambda m: m.swaps > done or m.swap_state == 'failed', timeout_s=SWAP_S, what='swap'
-    )
-    assert (status.swaps, status.swap_state) == (done + 1, 'idle'), status.swap_text
-    policy.chunks.wait_for()
-    return status
 
 
 def wait_failed(policy):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 from pi_folder import write_pi_folder
+from swap_rig import SWAP_S, swap
 from vla_rig import NODE, TASK, TINY_PI_ROBOT, PromptSender, serve_pi
 
 pytestmark = pytest.mark.ros
-
-SWAP_S = 60.0
 
 
 @pytest.fixture(scope='module')
@@ -32,18 +31,6 @@ def refused(peer, **values):
     result = peer.set_parameters_atomically(NODE, **values)
     assert not result.successful
     return result.reason
-
-
-def swapped(policy, peer, **values):
-    done = policy.status.wait_for().swaps
-    result = peer.set_parameters_atomically(NODE, **values)
-    assert result.successful, result.reason
-    status = policy.status.wait_for(
-        lambda m: m.swaps > done or m.swap_state == 'failed', timeout_s=SWAP_S, what='swap'
-    )
-    assert (status.swaps, status.swap_state) == (done + 1, 'idle'), status.swap_text
-    policy.chunks.wait_for()
-    return status
 
 
 def test_without_a_prompt_it_waits_and_says_so_and_goes_on_with_the_first_one(
@@ -122,8 +109,8 @@ def test_choices_of_the_policy_swap_or_are_refused_with_the_reason(
 ):
     policy = serve_pi(start_policy, feed, pi_folder, prompt=TASK, vla__seed=3)
     policy.chunks.wait_for(timeout_s=60.0)
-    assert swapped(policy, peer, num_steps=3, vla__solver='midpoint').swap_time > 0.0
-    swapped(policy, peer, vla__cfg_beta=2.0, vla__cfg_unconditioned='do it')
+    assert swap(policy, peer, num_steps=3, vla__solver='midpoint').swap_time > 0.0
+    swap(policy, peer, vla__cfg_beta=2.0, vla__cfg_unconditioned='do it')
     # From one strength to another nothing is built.
     assert peer.set_parameters(NODE, vla__cfg_beta=3.0)[0].successful
     policy.chunks.wait_for(count=2)
