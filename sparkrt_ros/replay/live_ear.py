@@ -91,6 +91,14 @@ class LiveEar:
         self._thread = threading.Thread(target=self._spin, name='parity ear', daemon=True)
         self._thread.start()
 
+    @property
+    def told(self) -> int:
+        """How much of what the nodes did has arrived; their periodic reports do not count."""
+        commands = sum(len(heard) for heard in self.commands.values())
+        return (
+            len(self.policy.entries) + len(self.streamer.entries) + len(self.chunks) + commands
+        )
+
     def unmatched(self) -> list[str]:
         """Topics that nobody publishes yet."""
         return [s.topic_name for s in self._subscriptions if s.get_publisher_count() == 0]

@@ -29,6 +29,8 @@ PLAYED = QoSProfile(depth=10, reliability=ReliabilityPolicy.RELIABLE)
 # /clock is best effort; the same time again changes nothing.
 REPEAT_CLOCK_S = 0.2
 STALL_S = 60.0
+# Nothing has come for so long: nothing is on its way.
+QUIET_S = 1.0
 
 
 class LiveStalled(SparkRTError):
@@ -115,6 +117,7 @@ class LivePlayer:
                 self._tell_time(now_ns)
             self._send(item.message)
         self._wait(self._behind)
+        self._wait_quiet()
 
     def _reach(self, time_ns: int, max_chunks: int | None) -> bool:
         """Move the clock up to ``time_ns``, stopping where something is due; True at the end."""
@@ -249,4 +252,22 @@ class LivePlayer:
         tick = self._ear.streamer.last.get(TraceEntry.TICK)
         if tick is None or stamp_to_ns(tick.clock) < self._now_ns - self._period_ns:
             return 'the streamer has not ticked up to the end'
-        return ''
+        told = tick.count + round(tick.value)
+        ahead = [name for name, heard in self._ear.commands.items() if len(heard) > told]
+        return f'commands {", ".join(ahead)} came before what led to them' if ahead else ''
+
+    def _wait_quiet(self) -> None:
+        """At the end of a replay at a rate: let what is on its way arrive, on whichever topic.
+
+        Time stands still, so that nothing new follows; a command comes before the trace of its
+        tick, and whether another tick was due is known to the streamer alone.
+        """
+        ear = self._ear
+        with ear.changed:
+            while True:
+                told = ear.told
+                deadline_s = time.monotonic() + QUIET_S
+                while ear.told == told and (left_s := deadline_s - time.monotonic()) > 0.0:
+                    ear.changed.wait(left_s)
+                if ear.told == told:
+                    return
