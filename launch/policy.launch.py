@@ -28,6 +28,7 @@ ARGUMENTS = {
     'autostart': ('true', 'Configure and activate the nodes at once.', ['true', 'false']),
     'dry_run': ('false', 'Send no command: publish it to ~/preview.', ['true', 'false']),
     'respawn': ('true', 'Start a node again when its process dies.', ['true', 'false']),
+    'policy_nice': ('0', 'How far the policy process stands back, 0 to 19.', None),
     'log_level': ('info', 'Log level.', ['debug', 'info', 'warn', 'error', 'fatal']),
 }
 POLICY_OVERRIDES = ('checkpoint', 'robot', 'backend', 'precision', 'device', 'prompt')
@@ -62,6 +63,7 @@ def nodes(context):
         LifecycleNode(
             executable='policy_node',
             name='sparkrt',
+            prefix=f'nice -n {int(values["policy_nice"])}',
             parameters=[values['params_file'], overrides(values, POLICY_OVERRIDES)],
             **common,
         ),

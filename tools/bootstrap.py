@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 VENV = ROOT / '.venv'
 OLDEST, NEWEST = (3, 10), (3, 13)
 STAMP_VERSION = '1'
-PACKAGE_FILES = ('CMakeLists.txt', 'package.xml', 'setup.cfg', 'msg', 'launch', 'config')
+PACKAGE_FILES = ('CMakeLists.txt', 'package.xml', 'setup.cfg', 'msg', 'src', 'launch', 'config')
 PACKAGE_FILES += ('bags', 'checkpoints', 'sparkrt_ros')
 
 
@@ -153,7 +153,7 @@ def build_environment(distribution):
 
 
 def build_sources():
-    patterns = ['msg/*.msg', 'launch/*', 'CMakeLists.txt', 'package.xml', 'setup.cfg']
+    patterns = ['msg/*.msg', 'src/*', 'launch/*', 'CMakeLists.txt', 'package.xml', 'setup.cfg']
     paths = [path for pattern in patterns for path in ROOT.glob(pattern) if path.is_file()]
     # The installed package links to the sources; only the set of files matters to the build.
     names = [str(p.relative_to(ROOT)) for p in ROOT.glob('sparkrt_ros/**/*.py')]

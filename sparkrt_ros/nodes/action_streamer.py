@@ -24,10 +24,11 @@ from sparkrt_ros.convert.contract_change import check_only_limits_differ
 from sparkrt_ros.convert.time import stamp_to_ns
 from sparkrt_ros.nodes import qos
 from sparkrt_ros.nodes.beat import Beat, Task
-from sparkrt_ros.nodes.control_loop import check_rate, settle_process
+from sparkrt_ros.nodes.control_loop import check_rate
 from sparkrt_ros.nodes.diagnostics import Diagnostics
 from sparkrt_ros.nodes.parameter_spec import Value
 from sparkrt_ros.nodes.polled import PolledSubscription
+from sparkrt_ros.nodes.scheduling import settle_process
 from sparkrt_ros.nodes.shutdown import StopToken, run_node
 from sparkrt_ros.nodes.streamer_parameters import STREAMER_PARAMETERS, check_values
 from sparkrt_ros.nodes.streamer_parts import StreamerParts, read_chunk, read_contract

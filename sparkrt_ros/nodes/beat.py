@@ -93,15 +93,18 @@ class Beat:
         if self._timer.is_canceled():
             self._timer.reset()
 
-    def at_rest(self, period_s: float) -> None:
-        """From the control thread: it needs the interpreter in ``period_s`` again, not before.
+    def waits(self, period_s: float) -> bool:
+        """From the control thread, which rests every ``period_s``: whether something is due.
 
-        Does not block. What is slower than the fastest task cannot set its pace.
+        What is slower than the fastest task cannot set its pace.
         """
         if not self._tasks or period_s > self._fastest_s:
-            return
-        if self._clock_s() >= self._soonest_s - self._slack_s:
-            self._nudge.trigger()
+            return False
+        return self._clock_s() >= self._soonest_s - self._slack_s
+
+    def at_rest(self) -> None:
+        """From the control thread: the ROS thread is in nobody's way now. Does not block."""
+        self._nudge.trigger()
 
     def beat(self) -> None:
         """Run what is due; called by the timer where nobody else does."""

@@ -10,18 +10,19 @@ What keeps its period steady, apart from never blocking in the tick:
   shares the interpreter with it: a thread that holds the interpreter while other processes keep
   it from running would hold up this one. On 2 cores with 8 runnable processes that made the p99.9
   of a 5 ms period 5.9 instead of 8 to 33 ms.
+* Without it, short turns, which come sooner: ``set_time_slice`` of :mod:`.scheduling`.
+* What is to be sent is prepared before it is due, so that little can come between a deadline and
+  its command.
 * The collector of cyclic garbage visits every object of the process, 5 to 15 ms with rclpy and
-  numpy loaded. :func:`settle_process` moves what exists into a generation that is never visited;
-  the collector stays on, since messages and futures of the ROS thread do form cycles.
+  numpy loaded. ``settle_process`` of :mod:`.scheduling` moves what exists into a generation that
+  is never visited; the collector stays on, since messages and futures of the ROS thread do form
+  cycles.
 * A thread that wants the interpreter waits for up to one switch interval, 5 ms by default;
-  :func:`settle_process` makes that 0.5 ms.
+  ``settle_process`` makes that 0.5 ms.
 """
 
 from __future__ import annotations
 
-import gc
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -31,18 +32,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from sparkrt_ros.nodes.scheduling import REALTIME_REMEDY, set_realtime, set_time_slice
 from sparkrt_ros.runtime.errors import ConfigError
 
-SWITCH_INTERVAL_S = 0.0005
 # How long a sleeping loop may take to notice that it should end.
 STOP_LATENCY_S = 0.05
 KEPT_PERIODS = 16384
-
-REALTIME_REMEDY = (
-    "allow it for your user: a line '<user> - rtprio 80' in /etc/security/limits.d/realtime.conf "
-    'and a new login (containers: --ulimit rtprio=80 or --cap-add=SYS_NICE), or set '
-    'control.realtime_priority to 0'
-)
 
 
 class Pacer(Protocol):
@@ -177,6 +172,9 @@ class ControlLoop:
     priority: of SCHED_FIFO, 1 to 99; 0 leaves scheduling alone.
     period_s: from one deadline to the next. elapsed_s: what a command may move in the tick under
         way: a period, or the time since the last tick, where this one was brought forward.
+    ahead_ns: tick so long before each deadline, at most a third of a period, for what takes longer
+        than it may be late; :meth:`note` is then to be told when it took place. left_ns: from the
+        tick under way until its deadline.
     jump_ns: a deadline missed by more than this was jumped over by the clock, as simulated time
         does when it starts; the loop goes on from there, and no period was missed. None: never.
     Raises ConfigError for an impossible rate or priority.
@@ -190,10 +188,12 @@ class ControlLoop:
         pacer: Pacer,
         on_error: Callable[[Exception], None],
         on_warning: Callable[[str], object],
+        ahead_ns: int = 0,
         priority: int = 0,
         jump_ns: int | None = None,
     ) -> None:
         self._tick = tick
+        self._ahead_ns = ahead_ns
         self._pacer = pacer
         self._on_error = on_error
         self._on_warning = on_warning
@@ -203,6 +203,7 @@ class ControlLoop:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._periods = PeriodRing()
+        self._noted_ns: int | None = None
         self.overruns = 0
         self.realtime = False
         self.rate_hz = rate_hz
@@ -218,6 +219,7 @@ class ControlLoop:
         self._rate_hz = rate_hz
         if not self.running:
             self.period_s = self.elapsed_s = 1.0 / rate_hz
+            self.left_ns = 0
 
     @property
     def priority(self) -> int:
@@ -233,8 +235,18 @@ class ControlLoop:
         self._priority = priority
 
     @property
+    def thread(self) -> threading.Thread | None:
+        return self._thread
+
+    @property
     def running(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
+
+    def note(self, at_ns: int | None) -> None:
+        """When what the tick before led to took place; None: it led to nothing. For ahead_ns."""
+        if at_ns is not None and self._noted_ns is not None:
+            self._periods.add(at_ns - self._noted_ns)
+        self._noted_ns = at_ns
 
     def periods(self) -> Periods:
         return self._periods.summary()
@@ -245,6 +257,7 @@ class ControlLoop:
             return
         self._stop.clear()
         self._periods.clear()
+        self._noted_ns = None
         self.overruns = 0
         self._thread = threading.Thread(target=self._run, name='control', daemon=True)
         self._thread.start()
@@ -261,6 +274,7 @@ class ControlLoop:
     def _run(self) -> None:
         self._set_priority = 0
         self.realtime = False
+        set_time_slice()
         self._take_priority()
         try:
             self._loop()
@@ -273,15 +287,21 @@ class ControlLoop:
         last_ns = None
         while True:
             earliest_ns = deadline_ns - period_ns // 2
-            early = self._pacer.sleep_until(deadline_ns, self._stop, earliest_ns=earliest_ns)
+            ahead_ns = min(self._ahead_ns, period_ns // 3)
+            early = self._pacer.sleep_until(
+                deadline_ns - ahead_ns, self._stop, earliest_ns=earliest_ns
+            )
             if self._stop.is_set():
                 return
-            begin_ns = self._pacer.now_ns()
-            self.elapsed_s = self.period_s
+            now_ns = begin_ns = self._pacer.now_ns()
+            if ahead_ns and not early:
+                begin_ns = max(now_ns, deadline_ns)
+            self.elapsed_s, self.left_ns = self.period_s, begin_ns - now_ns
             if self._clock_jumped(begin_ns, last_ns, deadline_ns):
                 deadline_ns = begin_ns  # go on from where time is
             elif last_ns is not None:
-                self._periods.add(begin_ns - last_ns)
+                if not ahead_ns:
+                    self._periods.add(begin_ns - last_ns)
                 if early:
                     self.elapsed_s = (begin_ns - last_ns) / 1e9
                     deadline_ns = begin_ns
@@ -335,23 +355,3 @@ def check_rate(rate_hz: float) -> None:
         raise ConfigError(
             'control rate', found=f'{rate_hz} Hz', expected='between 0.1 and 10000 Hz'
         )
-
-
-def set_realtime(priority: int) -> str:
-    """SCHED_FIFO for the calling thread, 0 for none; why it was refused, '' if it was not."""
-    policy = os.SCHED_FIFO if priority else os.SCHED_OTHER
-    try:
-        os.sched_setscheduler(0, policy, os.sched_param(priority))
-    except OSError as error:
-        return str(error)
-    return ''
-
-
-def settle_process() -> None:
-    """Keep this process's interpreter out of the control loop's way; call once all is loaded.
-
-    Process-wide, so it is for the process that exists for the loop, not for a library.
-    """
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    gc.collect()
-    gc.freeze()

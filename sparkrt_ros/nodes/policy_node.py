@@ -29,7 +29,7 @@ from sparkrt_ros.convert.contract import RobotContract, load_contract
 from sparkrt_ros.convert.time import stamp_to_ns
 from sparkrt_ros.nodes import qos
 from sparkrt_ros.nodes.chunk_gate import ChunkGate
-from sparkrt_ros.nodes.control_loop import SWITCH_INTERVAL_S, settle_process, wake_with_clock
+from sparkrt_ros.nodes.control_loop import wake_with_clock
 from sparkrt_ros.nodes.debug_images import DebugImages
 from sparkrt_ros.nodes.diagnostics import Diagnostics, Health
 from sparkrt_ros.nodes.foresight import Foresight
@@ -54,6 +54,12 @@ from sparkrt_ros.nodes.policy_trace import PolicyTrace
 from sparkrt_ros.nodes.policy_worker import PolicyWorker
 from sparkrt_ros.nodes.prompt_topic import PromptTopic
 from sparkrt_ros.nodes.rising_clock import RisingClock
+from sparkrt_ros.nodes.scheduling import (
+    LONG_TIME_SLICE_S,
+    SWITCH_INTERVAL_S,
+    set_time_slice,
+    settle_process,
+)
 from sparkrt_ros.nodes.shutdown import StopToken, run_node
 from sparkrt_ros.nodes.throttle import ThrottledLog
 from sparkrt_ros.runtime.types import ActionChunk
@@ -381,6 +387,7 @@ class PolicyNode(Changeover):
 
 
 def main() -> None:
+    set_time_slice(LONG_TIME_SLICE_S)  # who moves the robot may break in at any time
     """Run the policy node; the entry point of the executable ``policy_node``."""
     # Between receiving pictures and inferring from them, waiting for the interpreter is lost.
     sys.setswitchinterval(SWITCH_INTERVAL_S)

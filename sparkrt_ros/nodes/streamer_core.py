@@ -5,9 +5,10 @@ States, as in StreamerProgress: ``inactive``; ``waiting`` for a first chunk, sen
 ``stopped`` when that lasted ``hold_s``, sending nothing; ``paused``. New chunks lead back to
 ``streaming``, from a silent state by way of the measured pose.
 
-The control thread calls :meth:`StreamerCore.tick`. Another thread offers chunks and poses, which
-never waits for a tick, and makes requests (pause, resume, reset, options), which do: when a
-request returns it holds, and no command from before it is on its way.
+The control thread calls :meth:`StreamerCore.prepare` a little before each command is due; its
+outlet sends it when it is. Another thread offers chunks and poses, which never waits for that, and
+makes requests (pause, resume, reset, options), which do: when a request returns it holds, and none
+that stops the robot leaves a command on its way.
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ class StreamerCore:
         self.guard_reason = ''
         self.defect = ''
         self._witness: Witness | None = None
+        self._ready = self._under_way = False
+        self._prepared_ns = self._pose_number = 0
         self._reset_counters()
 
     @classmethod
@@ -179,6 +182,7 @@ class StreamerCore:
     def activate(self, now_ns: int) -> None:
         """Begin anew, counters included."""
         with self._lock:
+            self._withdraw()
             self._reset_counters()
             self.defect = ''
             self._timeline.restart()
@@ -222,17 +226,53 @@ class StreamerCore:
         self._fall_silent(now_ns, 'stopped', 'defect')
 
     def tick(self, now_ns: int) -> None:
-        """Send the command due at ``now_ns``, or nothing."""
+        """Send the command due at ``now_ns``, or nothing: both steps at once."""
         with self._lock:
-            pose = None
-            if self._state not in ('inactive', 'paused') and not self.defect:
-                pose = self._play(now_ns)
-                self._note(now_ns)
-            if self._witness is not None:
-                number = 0 if pose is None else pose.number
-                self._witness.ticked(
-                    now_ns, state=self._state, pose=number, sent=self.sent, stops=self.stops
-                )
+            self._prepare(now_ns)
+            self._release()
+            self._tell()
+
+    def prepare(self, now_ns: int, *, due_ns: int) -> None:
+        """Work out the command due at ``now_ns``, which may be some milliseconds ahead.
+
+        due_ns: the same moment by the monotonic clock. It is sent then, or at :meth:`release` if
+        that is earlier; never if a request comes in between that stops the robot.
+        """
+        with self._lock:
+            if self._under_way:
+                self._release()
+            self._prepare(now_ns)
+            if self._ready:
+                self._outlet.schedule(due_ns)
+            self._tell()
+
+    def release(self) -> None:
+        """What was prepared is sent when this returns."""
+        with self._lock:
+            self._release()
+
+    def _prepare(self, now_ns: int) -> None:
+        self._under_way = True
+        self._prepared_ns, self._pose_number = now_ns, 0
+        if self._state not in ('inactive', 'paused') and not self.defect:
+            pose = self._play(now_ns)
+            self._pose_number = 0 if pose is None else pose.number
+            self._note(now_ns)
+
+    def _release(self) -> None:
+        self._under_way = False
+        if self._ready:
+            self._ready = False
+            self._outlet.publish()
+            self.sent += 1
+        if self._witness is not None:
+            self._witness.ticked(
+                self._prepared_ns,
+                state=self._state,
+                pose=self._pose_number,
+                sent=self.sent,
+                stops=self.stops,
+            )
 
     def _play(self, now_ns: int) -> Pose | None:
         """One tick's work; the pose it saw."""
@@ -256,9 +296,11 @@ class StreamerCore:
     def _begin(self, now_ns: int) -> None:
         self._inbox.clear()
         self._guard.stop()
+        self._withdraw()
         self._empty_cause = 'no_chunk'
         self._enter('waiting', 'no_chunk')
         self._note(now_ns)
+        self._tell()
 
     def _fall_silent(self, now_ns: int, state: str, cause: str, *, request: str = '') -> None:
         with self._lock:
@@ -268,6 +310,7 @@ class StreamerCore:
             self._stop_motion(now_ns)
             self._enter(state, cause)
             self._note(now_ns)
+            self._tell()
 
     def _notice_time(self, now_ns: int) -> None:
         jumps = self._timeline.time_jumps
@@ -309,8 +352,16 @@ class StreamerCore:
             self.latency_s = (now_ns - (self._timeline.newest_observation_ns or now_ns)) / 1e9
 
     def _send(self, now_ns: int) -> None:
-        self._outlet.send(self._command, now_ns=now_ns)
-        self.sent += 1
+        self._outlet.prepare(self._command, now_ns=now_ns)
+        self._ready = True
+
+    def _withdraw(self) -> None:
+        """Send nothing of what was prepared, unless that has happened."""
+        if not self._ready:
+            return
+        self._ready = False
+        if not self._outlet.cancel():
+            self.sent += 1
 
     def _starve(self, now_ns: int, cause: str) -> None:
         if self._state == 'streaming':
@@ -329,6 +380,7 @@ class StreamerCore:
 
     def _stop_motion(self, now_ns: int) -> None:
         """Leave no velocity behind, and let the next motion start from the measured pose."""
+        self._withdraw()
         moving = self._state in ('streaming', 'holding') and self._guard.started
         self._guard.stop()
         if moving and self._command[self._velocity].any():
@@ -358,6 +410,8 @@ class StreamerCore:
             queue_depth=timeline.queue_depth(now_ns) if streaming else 0.0,
             row=timeline.row(now_ns),
         )
+
+    def _tell(self) -> None:
         if self._news:
             self._news = False
             self._notify()

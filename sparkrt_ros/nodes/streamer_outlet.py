@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 from rclpy.node import Node
+from rclpy.serialization import serialize_message
 from sensor_msgs.msg import JointState
 
 from sparkrt_ros.convert.commands import CommandSet, needed_message_types
 from sparkrt_ros.convert.contract import OUTPUT_TYPES, RobotContract
 from sparkrt_ros.convert.time import fill_stamp
 from sparkrt_ros.nodes import qos
+from sparkrt_ros.nodes.command_sender import CommandSender, SendError
 from sparkrt_ros.nodes.guard_limits import Float64Array
 from sparkrt_ros.nodes.silent_topics import Link, type_name
 
@@ -25,7 +27,7 @@ class CommandOutlet:
 
     enabled: False sends everything to ``~/preview`` alone.
     published: commands sent to the robot. undelivered: those of them that at least one output
-    had no subscriber for.
+    had no subscriber for. sent_ns: when the newest was sent, by the monotonic clock.
     """
 
     def __init__(self, node: Node, contract: RobotContract, events: qos.QosEvents) -> None:
@@ -50,6 +52,11 @@ class CommandOutlet:
             name=list(contract.action), position=array.array('d', bytes(8 * len(contract.action)))
         )
         self._preview_view = np.frombuffer(self._preview_message.position, dtype=np.float64)
+        self._sender = CommandSender()
+        self._ready: list[tuple[Any, bytes]] = []
+        self._loaded = False
+        self.sent_ns = 0
+        self._delivered = False
         self.enabled = True
         self.reset_counters()
 
@@ -61,20 +68,46 @@ class CommandOutlet:
         self.published = 0
         self.undelivered = 0
 
-    def send(self, command: Float64Array, *, now_ns: int) -> None:
-        """Publish (A,) SI values on every output. Raises ActionError with nothing published."""
+    def prepare(self, command: Float64Array, *, now_ns: int) -> None:
+        """Serialize (A,) SI values for every output. Raises ActionError."""
+        self._ready, self._loaded = [], False
         messages = self._commands.fill(command, stamp_ns=now_ns)
         if not self.enabled:
             fill_stamp(self._preview_message.header.stamp, now_ns)
             np.copyto(self._preview_view, command)
-            self._preview.publish(self._preview_message)
+            self._ready = [(self._preview, serialize_message(self._preview_message))]
             return
-        delivered = True
-        for publisher, message in zip(self._publishers, messages, strict=True):
-            delivered = delivered and publisher.get_subscription_count() > 0
-            publisher.publish(message)
-        self.published += 1
-        self.undelivered += not delivered
+        pairs = zip(self._publishers, messages, strict=True)
+        self._ready = [(publisher, serialize_message(message)) for publisher, message in pairs]
+        self._delivered = all(p.get_subscription_count() > 0 for p in self._publishers)
+
+    @property
+    def thread_id(self) -> int:
+        """Of the thread that sends what is scheduled."""
+        return self._sender.thread_id
+
+    def schedule(self, due_ns: int) -> None:
+        """See Outlet."""
+        self._sender.load(self._ready, due_ns=due_ns)
+        self._loaded = True
+
+    def cancel(self) -> bool:
+        """See Outlet."""
+        return not self._loaded or self._sender.cancel()
+
+    def publish(self) -> None:
+        """See Outlet. Raises SendError, unless ROS is shutting down."""
+        if not self._loaded:
+            self.schedule(0)
+        try:
+            self.sent_ns = self._sender.flush()
+        except SendError:
+            if self._node.context.ok():
+                raise
+            return
+        if self.enabled:
+            self.published += 1
+            self.undelivered += not self._delivered
 
     def stop_velocities(self, command: Float64Array, *, now_ns: int) -> None:
         """Publish the outputs that carry velocities, which are 0 in ``command``."""
@@ -103,6 +136,7 @@ class CommandOutlet:
         return tuple(p.topic_name for p in self._publishers if p.get_subscription_count() == 0)
 
     def close(self) -> None:
+        self._sender.close()
         for publisher in (*self._publishers, self._preview):
             self._node.destroy_publisher(publisher)
         self._publishers = []

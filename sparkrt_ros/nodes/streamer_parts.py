@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,10 +20,10 @@ from sparkrt_ros.nodes.control_loop import (
     ControlLoop,
     Pacer,
     RosClockPacer,
-    set_realtime,
 )
 from sparkrt_ros.nodes.message_pacer import MessagePacer
 from sparkrt_ros.nodes.polled import PolledSubscription
+from sparkrt_ros.nodes.scheduling import set_realtime, set_time_slice
 from sparkrt_ros.nodes.streamer_core import Options, Pose, StreamerCore
 from sparkrt_ros.nodes.streamer_outlet import CommandOutlet
 from sparkrt_ros.nodes.streamer_pose import PoseSource
@@ -32,6 +34,10 @@ from sparkrt_ros.runtime.types import ActionChunk
 
 # Simulated time that moves further than this at once was not let pass: it began, or jumped.
 CLOCK_JUMP_NS = 1_000_000_000
+# Commands are worked out so long before they are due. That takes half a millisecond, and on a busy
+# machine up to some more until all of it has been let run; to send what is ready takes little.
+AHEAD_NS = 5_000_000
+AFTER_NS = 300_000
 
 Values = Mapping[str, Any]
 
@@ -66,6 +72,8 @@ class StreamerParts:
         self.policy_coeff = 0.0
         self._node = node
         self._on_error = on_error
+        self._notify = notify
+        self._news = False
         self._trace = trace
         self._chunks = chunks
         self._poll = poll
@@ -75,9 +83,10 @@ class StreamerParts:
         self.outlet = CommandOutlet(node, contract, events)
         self.outlet.enabled = bool(values['control.enabled'])
         self._period_s = 1.0 / self.rate_hz
+        self._sent_ns = 0
         self.outlet.set_period(self._period_s)
         self.core = StreamerCore.for_robot(
-            contract, period_s=1.0 / self.rate_hz, outlet=self.outlet, notify=notify
+            contract, period_s=1.0 / self.rate_hz, outlet=self.outlet, notify=self._notice
         )
         self.core.watch(trace if trace.enabled else None)
         self.core.set_options(self._options())
@@ -157,6 +166,8 @@ class StreamerParts:
             nothing = np.full(len(self.contract.action), np.nan)
             self._deliver(Pose(values=nothing, fresh_until_ns=2**62, number=1))
         self.core.activate(self.now_ns())
+        set_time_slice()  # of this thread, which holds the interpreter at times
+        set_time_slice(thread_id=self.outlet.thread_id)
         self.loop.start()
         self._set_priority()
 
@@ -164,15 +175,20 @@ class StreamerParts:
         """Nothing is sent once this returns; whether the control thread has ended too."""
         if self._priority:
             set_realtime(0)
+            set_realtime(0, thread_id=self.outlet.thread_id)
             self._priority = 0
         self.core.deactivate(self.now_ns())
         return self.loop.stop(timeout_s=timeout_s)
 
     def _set_priority(self) -> None:
-        """Of the control thread, and of this one, which holds the interpreter at times."""
+        """Of the control thread, of the sending one, and of this one.
+
+        This one holds the interpreter at times.
+        """
         priority = int(self._values['control.realtime_priority'])
         if self.loop.running and priority != self._priority:
             self.loop.priority = priority
+            set_realtime(priority, thread_id=self.outlet.thread_id)
             set_realtime(max(1, priority - 1) if priority else 0)
             self._priority = priority
 
@@ -187,11 +203,41 @@ class StreamerParts:
         if self._period_s != self.loop.period_s:  # with the first command at the new rate
             self._period_s = self.loop.period_s
             self.outlet.set_period(self._period_s)
-        if not self.simulated:
-            self._poll()
-        self.core.tick(self.now_ns())
-        if not self.simulated:
-            self._beat.at_rest(self.loop.period_s)
+        if self.simulated:
+            self.core.tick(self.now_ns())
+            return
+        self._poll()
+        left_ns = self.loop.left_ns
+        self.core.prepare(self.now_ns() + left_ns, due_ns=time.monotonic_ns() + left_ns)
+        if left_ns == 0:
+            self.core.release()
+        sent_ns = self.outlet.sent_ns
+        self.loop.note(None if sent_ns == self._sent_ns else sent_ns)
+        self._sent_ns = sent_ns
+        self._let_others(left_ns)
+
+    def _let_others(self, left_ns: int) -> None:
+        """Let the ROS thread do what waits for it, once the command has been sent.
+
+        Before that, it could hold a lock of the middleware at the wrong moment.
+        """
+        waits = self._beat.waits(self.loop.period_s)
+        if not waits and not self._news:
+            return
+        if left_ns:
+            time.sleep((left_ns + AFTER_NS) / 1e9)
+        if self._news:
+            self._news = False
+            self._notify()
+        if waits:
+            self._beat.at_rest()
+
+    def _notice(self) -> None:
+        """Of the core: a chunk was taken, or the state changed."""
+        if self.simulated or threading.current_thread() is not self.loop.thread:
+            self._notify()
+        else:
+            self._news = True
 
     def _deliver(self, pose: Pose) -> None:
         self.core.pose = pose
@@ -207,6 +253,7 @@ class StreamerParts:
     def _make_loop(self) -> ControlLoop:
         return ControlLoop(
             self._tick,
+            ahead_ns=0 if self.simulated else AHEAD_NS,
             rate_hz=self.rate_hz,
             pacer=self._pacer,
             on_error=self._on_error,

@@ -11,8 +11,17 @@ from sparkrt_ros.nodes.guard_limits import Float64Array
 class Outlet(Protocol):
     """Where commands go; (A,) SI in action order. Called under the core's lock, never blocking."""
 
-    def send(self, command: Float64Array, *, now_ns: int) -> None:
-        """Publish a command."""
+    def prepare(self, command: Float64Array, *, now_ns: int) -> None:
+        """Make the messages of a command that is due at ``now_ns``; nothing leaves yet."""
+
+    def schedule(self, due_ns: int) -> None:
+        """Send what was prepared last at ``due_ns`` of the monotonic clock, unless cancelled."""
+
+    def cancel(self) -> bool:
+        """Send nothing of what was scheduled; False if it has been sent. Settled on return."""
+
+    def publish(self) -> None:
+        """Send what was prepared last now, unless it has been sent."""
 
     def stop_velocities(self, command: Float64Array, *, now_ns: int) -> None:
         """Publish only what carries velocities, which are all 0 in ``command``."""

@@ -64,6 +64,7 @@ class OfflineStreamer:
     def __init__(self, contract: RobotContract, playing: Playing) -> None:
         self.news = False
         self.command = np.full(len(contract.action), np.nan)
+        self._prepared = self.command
         self._velocity = contract.velocity_mask
         self.core = StreamerCore.for_robot(
             contract,
@@ -77,9 +78,20 @@ class OfflineStreamer:
         """Before a tick: nothing was sent yet."""
         self.command.fill(np.nan)
 
-    def send(self, command: Float64Array, *, now_ns: int) -> None:
+    def prepare(self, command: Float64Array, *, now_ns: int) -> None:
         """See Outlet."""
-        np.copyto(self.command, command)
+        self._prepared = command
+
+    def schedule(self, due_ns: int) -> None:
+        """See Outlet; made-up time is not waited for."""
+
+    def cancel(self) -> bool:
+        """See Outlet; what was prepared is not kept unless it is published."""
+        return True
+
+    def publish(self) -> None:
+        """See Outlet."""
+        np.copyto(self.command, self._prepared)
 
     def stop_velocities(self, command: Float64Array, *, now_ns: int) -> None:
         """See Outlet."""

@@ -95,9 +95,7 @@ class LiveEar:
     def told(self) -> int:
         """How much of what the nodes did has arrived; their periodic reports do not count."""
         commands = sum(len(heard) for heard in self.commands.values())
-        return (
-            len(self.policy.entries) + len(self.streamer.entries) + len(self.chunks) + commands
-        )
+        return len(self.policy.entries) + len(self.streamer.entries) + len(self.chunks) + commands
 
     def unmatched(self) -> list[str]:
         """Topics that nobody publishes yet."""

@@ -147,10 +147,22 @@ class _Recorder:
         self.published: dict[str, list[tuple[int, bytes]]] = {
             group.name: [] for group in contract.outputs
         }
+        self._prepared: tuple[Float64Array, int]
 
-    def send(self, command: Float64Array, *, now_ns: int) -> None:
+    def prepare(self, command: Float64Array, *, now_ns: int) -> None:
         """See Outlet."""
-        self._keep(command, now_ns, [True] * len(self._carries_velocity))
+        self._prepared = command, now_ns
+
+    def schedule(self, due_ns: int) -> None:
+        """See Outlet; made-up time is not waited for."""
+
+    def cancel(self) -> bool:
+        """See Outlet; what was prepared is not kept unless it is published."""
+        return True
+
+    def publish(self) -> None:
+        """See Outlet."""
+        self._keep(*self._prepared, [True] * len(self._carries_velocity))
 
     def stop_velocities(self, command: Float64Array, *, now_ns: int) -> None:
         """See Outlet."""

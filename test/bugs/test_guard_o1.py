@@ -61,8 +61,17 @@ class Robot:
         self.core.pose = Pose(values=np.zeros(size), fresh_until_ns=2**62)
         self.core.activate(self.now_ns)
 
-    def send(self, command: np.ndarray, *, now_ns: int) -> None:
-        self.sent.append(command.copy())
+    def prepare(self, command: np.ndarray, *, now_ns: int) -> None:
+        self.prepared = command.copy()
+
+    def schedule(self, due_ns: int) -> None:
+        pass
+
+    def cancel(self) -> bool:
+        return True
+
+    def publish(self) -> None:
+        self.sent.append(self.prepared)
 
     def stop_velocities(self, command: np.ndarray, *, now_ns: int) -> None:
         raise AssertionError('this robot has no velocities')

@@ -11,11 +11,11 @@ from sparkrt_ros.nodes.streamer_outlet import CommandOutlet
 class FailingOutlet(CommandOutlet):
     left = int(os.environ.get('RAISE_AT', '20'))
 
-    def send(self, command, *, now_ns):
+    def prepare(self, command, *, now_ns):
         FailingOutlet.left -= 1
         if FailingOutlet.left == 0:
             raise RuntimeError('the outlet broke')
-        super().send(command, now_ns=now_ns)
+        super().prepare(command, now_ns=now_ns)
 
 
 if __name__ == '__main__':

@@ -16,9 +16,9 @@ import zlib
 from functools import partial
 
 from sparkrt_ros.nodes import debug_images
-from sparkrt_ros.nodes.control_loop import settle_process
 from sparkrt_ros.nodes.loaded_policy import load_from_folder
 from sparkrt_ros.nodes.policy_node import PolicyNode
+from sparkrt_ros.nodes.scheduling import settle_process
 from sparkrt_ros.nodes.shutdown import run_node
 
 

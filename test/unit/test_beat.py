@@ -46,7 +46,8 @@ class Rig:
         """A control thread that rests after each of its ticks."""
         for _ in range(round(seconds / period_s)):
             self.now_s += period_s
-            self.beat.at_rest(period_s)
+            if self.beat.waits(period_s):
+                self.beat.at_rest()
 
     def create_timer(self, period_s: float, callback, *, clock) -> FakeTimer:
         return self.timer

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from sparkrt_ros.nodes import control_loop
+from sparkrt_ros.nodes import control_loop, scheduling
 from sparkrt_ros.nodes.control_loop import ControlLoop, MonotonicPacer, PeriodRing, Periods
 from sparkrt_ros.runtime.errors import ConfigError
 
@@ -276,7 +276,7 @@ def test_refused_real_time_priority_is_a_warning_with_its_remedy(monkeypatch):
     def refuse(*_):
         raise PermissionError(1, 'Operation not permitted')
 
-    monkeypatch.setattr(control_loop.os, 'sched_setscheduler', refuse)
+    monkeypatch.setattr(scheduling.os, 'sched_setscheduler', refuse)
     ticked, warnings = threading.Event(), []
     loop = real_loop(ticked.set, rate_hz=100.0, priority=50, on_warning=warnings.append)
     loop.start()
@@ -329,6 +329,60 @@ def test_percentiles_are_of_the_newest_periods_and_the_maximum_of_all():
     assert summary.p99_s == pytest.approx(0.00991, abs=1.1e-5)
     assert summary.p999_s == pytest.approx(0.01)
     assert summary.max_s == 0.09
+
+
+def test_a_loop_that_works_ahead_ticks_before_each_deadline_and_says_how_long():
+    left_ns = []
+    run = Scripted(lambda run, _: left_ns.append(run.loop.left_ns), ticks=4, ahead_ns=2 * MS).run()
+    assert run.begins_ns == [0, 8 * MS, 18 * MS, 28 * MS]
+    assert left_ns == [0, 2 * MS, 2 * MS, 2 * MS], 'the first is due at once'
+
+
+def test_it_works_ahead_for_a_third_of_a_period_at_most():
+    left_ns = []
+    Scripted(
+        lambda run, _: left_ns.append(run.loop.left_ns), ticks=3, rate_hz=500.0, ahead_ns=2 * MS
+    ).run()
+    assert left_ns[1:] == [2 * MS // 3, 2 * MS // 3]
+
+
+def test_what_comes_ahead_too_late_is_due_at_once():
+    left_ns = []
+
+    def work(run, number) -> None:
+        left_ns.append(run.loop.left_ns)
+        run.pacer.time_ns += (9 * MS, 11 * MS, 0, 0)[number]
+
+    Scripted(work, ticks=4, ahead_ns=3 * MS).run()
+    assert left_ns == [0, 1 * MS, 0, 3 * MS]
+
+
+def test_a_tick_that_is_brought_forward_is_due_at_once_also_where_it_works_ahead():
+    seen = []
+
+    def work(run, _) -> None:
+        seen.append((run.pacer.time_ns, run.loop.left_ns, run.loop.elapsed_s))
+
+    run = Scripted(work, ticks=3, ahead_ns=2 * MS)
+    begin_ns = run.pacer.time_ns
+    run.pacer.news_ns = [begin_ns + 6 * MS]
+    run.run()
+    assert [(at - begin_ns, left, pytest.approx(s)) for at, left, s in seen] == [
+        (0, 0, 0.01),
+        (6 * MS, 0, 0.006),
+        (14 * MS, 2 * MS, 0.01),
+    ]
+
+
+def test_periods_of_a_loop_that_works_ahead_are_those_it_is_told():
+    run = Scripted(
+        lambda run, number: run.loop.note((None, 5, 15, None, 40, 52)[number]),
+        ticks=6,
+        ahead_ns=MS,
+    ).run()
+    periods = run.loop.periods()
+    assert periods.count == 2, 'none over a pause'
+    assert periods.max_s == pytest.approx(12e-9)
 
 
 def real_loop(tick, *, rate_hz: float, priority: int = 0, on_warning=None) -> ControlLoop:

@@ -26,6 +26,8 @@ class Rig:
         self.sent: list[tuple[int, list[float]]] = []
         self.stopped: list[list[float]] = []
         self.news: list[str] = []
+        self.due_ns: list[int] = []
+        self.cancelled, self.gone = 0, False
         self.now_ns = 1000 * MS
         self.chunk_id = 0
         velocity = np.array([False, True])
@@ -48,8 +50,18 @@ class Rig:
             self.pose(0.0)
             self.core.activate(self.now_ns)
 
-    def send(self, command, *, now_ns: int) -> None:
-        self.sent.append((now_ns, command.tolist()))
+    def prepare(self, command, *, now_ns: int) -> None:
+        self.prepared = now_ns, command.tolist()
+
+    def schedule(self, due_ns: int) -> None:
+        self.due_ns.append(due_ns)
+
+    def cancel(self) -> bool:
+        self.cancelled += 1
+        return not self.gone
+
+    def publish(self) -> None:
+        self.sent.append(self.prepared)
 
     def stop_velocities(self, command, *, now_ns: int) -> None:
         self.stopped.append(command.tolist())
@@ -350,12 +362,12 @@ def test_a_request_returns_only_when_no_tick_is_under_way():
     rig = Rig()
     entered, release, order = threading.Event(), threading.Event(), []
 
-    def slow_send(command, *, now_ns: int) -> None:
+    def slow_send() -> None:
         entered.set()
         assert release.wait(5.0)
         order.append('sent')
 
-    rig.send = slow_send  # type: ignore[method-assign]
+    rig.publish = slow_send  # type: ignore[method-assign]
     rig.offer(1.0, 2.0)
     ticking = threading.Thread(target=rig.tick)
     ticking.start()
@@ -368,6 +380,46 @@ def test_a_request_returns_only_when_no_tick_is_under_way():
     pausing.join(5.0)
     ticking.join(5.0)
     assert order == ['sent', 'paused']
+
+
+def test_a_command_is_worked_out_ahead_and_sent_when_it_is_due():
+    rig = Rig()
+    rig.offer(1.0, 2.0)
+    rig.now_ns += PERIOD_NS
+    rig.core.prepare(rig.now_ns + 3_000_000, due_ns=77)
+    assert rig.due_ns == [77]
+    assert rig.sent == []
+    assert rig.news == ['waiting', 'streaming'], 'told at once: the control thread waits with it'
+    rig.core.release()
+    assert [now_ns for now_ns, _ in rig.sent] == [rig.now_ns + 3_000_000]
+    assert rig.core.sent == 1
+
+
+def test_a_command_counts_as_sent_by_the_time_of_the_next():
+    rig = Rig()
+    rig.offer(1.0, 2.0, 3.0)
+    for number in range(3):
+        rig.now_ns += PERIOD_NS
+        rig.core.prepare(rig.now_ns, due_ns=rig.now_ns)
+        assert rig.core.sent == number
+    rig.core.release()
+    assert rig.core.sent == len(rig.sent) == len(rig.due_ns) == 3
+
+
+@pytest.mark.parametrize('request_name', ['pause', 'deactivate', 'fail', 'rearm', 'activate'])
+@pytest.mark.parametrize('gone', [False, True])
+def test_a_request_that_stops_the_robot_takes_back_what_is_scheduled(request_name, gone):
+    rig = Rig()
+    rig.offer(1.0, 2.0)
+    rig.now_ns += PERIOD_NS
+    rig.core.prepare(rig.now_ns, due_ns=rig.now_ns)
+    rig.gone = gone
+    argument = {'fail': 'broken', 'rearm': lambda: None}.get(request_name)
+    getattr(rig.core, request_name)(rig.now_ns, *([] if argument is None else [argument]))
+    assert rig.cancelled == 1
+    assert rig.core.sent == (gone and request_name != 'activate')
+    rig.core.release()
+    assert rig.sent == [], 'nothing is published after the request'
 
 
 class Notes:

@@ -1,0 +1,104 @@
+"""Publishes serialized messages at an exact moment, from a thread that needs no interpreter.
+
+The thread is that of ``src/command_sender.cpp``. With it, neither the interpreter's lock nor the
+time that Python takes to run stand between a deadline and its command.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ament_index_python.packages import get_package_prefix
+
+from sparkrt_ros.runtime.errors import SparkRTError
+
+_PACKAGE, _LIBRARY = 'sparkrt', 'libsparkrt_command_sender.so'
+
+
+class SendError(SparkRTError):
+    """The middleware did not take a command."""
+
+
+class CommandSender:
+    """Holds at most one load of messages, which is sent once or not at all.
+
+    To be called by one thread at a time but for :meth:`cancel`. thread_id: of the kernel.
+    """
+
+    def __init__(self) -> None:
+        self._library = _library()
+        self._sender = self._library.sparkrt_sender_create(_publish_function())
+        if not self._sender:
+            raise SendError(
+                'command sender', found=self._error(), expected='a thread that could be started'
+            )
+        self.thread_id = int(self._library.sparkrt_sender_thread_id(self._sender))
+
+    def load(self, messages: Sequence[tuple[Any, bytes]], *, due_ns: int) -> None:
+        """Send ``messages``, each on its publisher, at ``due_ns`` of the monotonic clock.
+
+        They replace what was loaded before.
+        """
+        count = len(messages)
+        publishers = (ctypes.c_void_p * count)(*[p.handle.pointer for p, _ in messages])
+        contents = (ctypes.c_char_p * count)(*[content for _, content in messages])
+        sizes = (ctypes.c_size_t * count)(*[len(content) for _, content in messages])
+        load = self._library.sparkrt_sender_load
+        if load(self._sender, due_ns, count, publishers, contents, sizes):
+            raise SendError('command', found=self._error(), expected='memory for its messages')
+
+    def cancel(self) -> bool:
+        """When this returns, what was loaded has been sent (False) or never will be (True)."""
+        return bool(self._library.sparkrt_sender_cancel(self._sender))
+
+    def flush(self) -> int:
+        """When this returns, what was loaded has been sent, due or not; when that was [ns].
+
+        Raises SendError if something could not be sent since the last time.
+        """
+        sent_ns = int(self._library.sparkrt_sender_flush(self._sender))
+        if sent_ns < 0:
+            raise SendError('command', found=self._error(), expected='a middleware that takes it')
+        return sent_ns
+
+    def close(self) -> None:
+        """Cancel, and end the thread."""
+        sender, self._sender = self._sender, None
+        if sender:
+            self._library.sparkrt_sender_destroy(sender)
+
+    def _error(self) -> str:
+        return bytes(self._library.sparkrt_sender_error()).decode(errors='replace')
+
+
+@cache
+def _library() -> Any:
+    library = ctypes.CDLL(str(Path(get_package_prefix(_PACKAGE), 'lib', _LIBRARY)))
+    sender = ctypes.c_void_p
+    for name, result, arguments in (
+        ('create', sender, (sender,)),
+        ('destroy', None, (sender,)),
+        ('thread_id', ctypes.c_int, (sender,)),
+        (
+            'load',
+            ctypes.c_int,
+            (sender, ctypes.c_int64, ctypes.c_size_t, sender, sender, sender),
+        ),
+        ('cancel', ctypes.c_int, (sender,)),
+        ('flush', ctypes.c_int64, (sender,)),
+        ('error', ctypes.c_char_p, ()),
+    ):
+        function = getattr(library, f'sparkrt_sender_{name}')
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+@cache
+def _publish_function() -> Any:
+    """The address of ``rcl_publish_serialized_message`` in the library that rclpy has loaded."""
+    library = ctypes.CDLL(str(Path(get_package_prefix('rcl'), 'lib', 'librcl.so')))
+    return ctypes.cast(library.rcl_publish_serialized_message, ctypes.c_void_p)

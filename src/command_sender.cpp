@@ -1,0 +1,195 @@
+// Sends commands at the very moment they are due, whatever the interpreter is doing.
+//
+// The control thread works a command out some milliseconds ahead and loads its serialized messages
+// here. A thread of its own, which needs no interpreter and next to no processor time, sleeps until
+// the command is due and publishes it. A load is sent once or not at all.
+//
+// The function that publishes is rcl_publish_serialized_message of the librcl that rclpy uses; its
+// address comes from Python, so that building this needs neither rcl nor a middleware.
+//
+// A C interface for ctypes; see sparkrt_ros/nodes/command_sender.py. Times are those of
+// CLOCK_MONOTONIC in nanoseconds. What fails returns -1 and leaves an error to read.
+
+#include <pthread.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "rcutils/error_handling.h"
+#include "rcutils/types/uint8_array.h"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+using Publish =
+  int32_t (*)(const void * publisher, const rcutils_uint8_array_t * message, void * allocation);
+
+struct Item {
+  const void * publisher = nullptr;
+  std::vector<uint8_t> content;  // keeps its capacity from one load to the next
+};
+
+class Sender {
+public:
+  explicit Sender(Publish publish) : publish_(publish), thread_(&Sender::run, this) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return thread_id_ != 0; });
+  }
+
+  ~Sender() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      loaded_ = false;
+      ending_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  Sender(const Sender &) = delete;
+  Sender & operator=(const Sender &) = delete;
+
+  int thread_id() const { return thread_id_; }
+
+  void load(
+    int64_t due_ns, size_t count, const void * const * publishers,
+    const uint8_t * const * contents, const size_t * sizes)
+  {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      items_.resize(count);
+      for (size_t i = 0; i < count; ++i) {
+        items_[i].publisher = publishers[i];
+        items_[i].content.assign(contents[i], contents[i] + sizes[i]);
+      }
+      due_ = Clock::time_point(std::chrono::nanoseconds(due_ns));
+      loaded_ = true;
+    }
+    changed_.notify_all();
+  }
+
+  bool cancel() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const bool prevented = loaded_;
+    loaded_ = false;
+    return prevented;
+  }
+
+  int64_t flush(std::string & error) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (loaded_) {
+      publish();
+    }
+    error.swap(error_);
+    error_.clear();
+    return error.empty() ? sent_.count() : -1;
+  }
+
+private:
+  void run() {
+    pthread_setname_np(pthread_self(), "sender");
+    prctl(PR_SET_TIMERSLACK, 1UL);
+    std::unique_lock<std::mutex> lock(mutex_);
+    thread_id_ = static_cast<int>(syscall(SYS_gettid));
+    changed_.notify_all();
+    while (!ending_) {
+      if (!loaded_) {
+        changed_.wait(lock);
+      } else if (Clock::now() < due_) {
+        changed_.wait_until(lock, due_);
+      } else {
+        publish();
+      }
+    }
+  }
+
+  // Under the lock: who cancels knows that nothing is on its way any more.
+  void publish() {
+    loaded_ = false;
+    sent_ = Clock::now().time_since_epoch();
+    for (Item & item : items_) {
+      rcutils_uint8_array_t message = rcutils_get_zero_initialized_uint8_array();
+      message.buffer = item.content.data();
+      message.buffer_length = message.buffer_capacity = item.content.size();
+      const int32_t code = publish_(item.publisher, &message, nullptr);
+      if (code == RCUTILS_RET_OK) {
+        continue;
+      }
+      if (error_.empty()) {
+        error_ = "code " + std::to_string(code) + ": " + rcutils_get_error_string().str;
+      }
+      rcutils_reset_error();
+    }
+  }
+
+  const Publish publish_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Item> items_;
+  Clock::time_point due_;
+  std::chrono::nanoseconds sent_{0};
+  bool loaded_ = false;
+  bool ending_ = false;
+  int thread_id_ = 0;
+  std::string error_;
+  std::thread thread_;  // last: it uses all the others
+};
+
+thread_local std::string last_error;
+
+template<typename Act>
+auto guarded(Act act) -> decltype(act()) {
+  try {
+    return act();
+  } catch (const std::exception & error) {
+    last_error = error.what();
+    return -1;
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+Sender * sparkrt_sender_create(Publish publish) {
+  Sender * made = nullptr;
+  guarded([&] { made = new Sender(publish); return 0; });
+  return made;
+}
+
+void sparkrt_sender_destroy(Sender * sender) { delete sender; }
+
+int sparkrt_sender_thread_id(const Sender * sender) { return sender->thread_id(); }
+
+// Replaces what is loaded. Everything is copied but the publishers, which must live until the
+// load was sent or cancelled.
+int sparkrt_sender_load(
+  Sender * sender, int64_t due_ns, size_t count, const void * const * publishers,
+  const uint8_t * const * contents, const size_t * sizes)
+{
+  return guarded([&] { sender->load(due_ns, count, publishers, contents, sizes); return 0; });
+}
+
+// When this returns, what was loaded has been sent (0) or never will be (1).
+int sparkrt_sender_cancel(Sender * sender) { return sender->cancel() ? 1 : 0; }
+
+// When this returns, what was loaded has been sent, due or not. When that was; -1 where something
+// could not be sent since the last call.
+int64_t sparkrt_sender_flush(Sender * sender) {
+  return guarded([&] { return sender->flush(last_error); });
+}
+
+// Of the calling thread; valid until its next call.
+const char * sparkrt_sender_error() { return last_error.c_str(); }
+
+}  // extern "C"

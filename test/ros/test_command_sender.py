@@ -1,0 +1,182 @@
+"""The thread that sends commands when they are due, with real publishers."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+import time
+
+import pytest
+import rclpy
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.serialization import serialize_message
+from std_msgs.msg import Float64MultiArray
+
+from sparkrt_ros.nodes import qos
+from sparkrt_ros.nodes.command_sender import CommandSender, SendError
+
+pytestmark = pytest.mark.ros
+
+MS = 1_000_000
+SOON_NS = 20 * MS
+NEVER_NS = 3_600_000 * MS
+LIMIT_S = 30.0
+
+
+class Ear:
+    """Two topics, heard on a thread; what came, with the source time stamps."""
+
+    def __init__(self, node) -> None:
+        self.heard: list[tuple[str, float]] = []
+        self.stamps_ns: list[int] = []
+        self.changed = threading.Condition()
+        self.publishers = {}
+        for name in ('arm', 'gripper'):
+            node.create_subscription(Float64MultiArray, name, self._take(name), 10)
+            self.publishers[name] = node.create_publisher(Float64MultiArray, name, qos.COMMAND)
+
+    def _take(self, name: str):
+        def take(message: Float64MultiArray, info) -> None:
+            with self.changed:
+                self.heard.append((name, message.data[0]))
+                self.stamps_ns.append(info['source_timestamp'])
+                self.changed.notify_all()
+
+        return take
+
+    def load(self, value: float, *names: str) -> list:
+        content = serialize_message(Float64MultiArray(data=[value]))
+        return [(self.publishers[name], content) for name in names or self.publishers]
+
+    def wait(self, count: int) -> list[tuple[str, float]]:
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.heard) >= count, LIMIT_S), self.heard
+            return list(self.heard)
+
+
+@pytest.fixture
+def ear(ros_domain):
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=ros_domain)
+    node = rclpy.create_node('ear', context=context)
+    made = Ear(node)
+    executor = SingleThreadedExecutor(context=context)
+    executor.add_node(node)
+
+    def spin() -> None:
+        with contextlib.suppress(ExternalShutdownException):
+            executor.spin()
+
+    thread = threading.Thread(target=spin, daemon=True)
+    thread.start()
+    deadline_s = time.monotonic() + LIMIT_S
+    while not all(p.get_subscription_count() for p in made.publishers.values()):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    made.context = context
+    yield made
+    executor.shutdown(timeout_sec=10.0)
+    thread.join(LIMIT_S)
+    node.destroy_node()
+    context.try_shutdown()
+
+
+@pytest.fixture
+def sender():
+    made = CommandSender()
+    yield made
+    made.close()
+
+
+def test_a_load_is_sent_when_it_is_due_on_every_publisher(ear, sender):
+    begin_ns, wall_ns = time.monotonic_ns(), time.time_ns()
+    sender.load(ear.load(1.0), due_ns=begin_ns + SOON_NS)
+    assert sorted(ear.wait(2)) == [('arm', 1.0), ('gripper', 1.0)]
+    assert sender.flush() >= begin_ns + SOON_NS, 'not before'
+    assert min(ear.stamps_ns) - wall_ns >= SOON_NS - MS
+    assert not sender.cancel(), 'it has been sent'
+
+
+def test_it_is_sent_while_another_thread_keeps_the_interpreter(ear, sender):
+    """PyDLL calls do not let go of the interpreter; what is due is sent all the same."""
+    busy = ctypes.PyDLL(None)
+    begin_ns = time.monotonic_ns()
+    sender.load(ear.load(2.0, 'arm'), due_ns=begin_ns + SOON_NS)
+    busy.usleep(20 * SOON_NS // 1000)
+    freed_ns = time.monotonic_ns()
+    sent_ns = sender.flush()
+    assert begin_ns + SOON_NS <= sent_ns < freed_ns
+    assert freed_ns - begin_ns >= 20 * SOON_NS, 'nobody else ran in Python meanwhile'
+    assert ear.wait(1) == [('arm', 2.0)]
+
+
+def test_what_is_cancelled_is_never_sent_and_what_is_flushed_at_once(ear, sender):
+    sender.load(ear.load(3.0), due_ns=time.monotonic_ns() + NEVER_NS)
+    assert sender.cancel()
+    assert not sender.cancel(), 'there is nothing any more'
+    sender.load(ear.load(4.0, 'arm'), due_ns=time.monotonic_ns() + NEVER_NS)
+    sender.flush()
+    assert ear.wait(1) == [('arm', 4.0)]
+
+
+def test_a_load_replaces_the_one_before(ear, sender):
+    sender.load(ear.load(5.0, 'arm'), due_ns=time.monotonic_ns() + NEVER_NS)
+    sender.load(ear.load(6.0, 'arm'), due_ns=0)
+    assert ear.wait(1) == [('arm', 6.0)]
+    assert sender.flush() > 0, 'and what came before it stays unsent'
+    assert ear.heard == [('arm', 6.0)]
+
+
+def test_nothing_is_sent_after_a_cancel_returned_however_close_to_its_moment(ear, sender):
+    """Each load is either prevented or heard, never both and never neither."""
+    expected = []
+    for number in range(300):
+        due_ns = time.monotonic_ns() + (number % 30) * 10_000
+        sender.load(ear.load(float(number), 'arm'), due_ns=due_ns)
+        time.sleep((number % 7) * 50e-6)
+        if not sender.cancel():
+            expected.append(float(number))
+            # The publisher keeps one message, which a slow reader would miss.
+            ear.wait(len(expected))
+    sender.load(ear.load(-1.0, 'arm'), due_ns=0)
+    heard = [value for _, value in ear.wait(len(expected) + 1)]
+    assert heard == [*expected, -1.0]
+    assert 0 < len(expected) < 300, 'both happened'
+
+
+def test_what_the_middleware_refuses_is_an_error_once(ear, sender):
+    with pytest.raises(TypeError):
+        sender.load([(ear.publishers['arm'], 'no bytes')], due_ns=0)
+    ear.context.try_shutdown()
+    sender.load(ear.load(7.0, 'arm'), due_ns=0)
+    with pytest.raises(SendError, match='publisher pointer is invalid'):
+        sender.flush()
+    assert sender.flush() > 0, 'it was told'
+
+
+def test_a_closed_sender_has_no_thread_and_sends_nothing(ear):
+    sender = CommandSender()
+    task = f'/proc/self/task/{sender.thread_id}'
+    assert os.path.exists(task)
+    with open(f'{task}/comm') as name:
+        assert name.read().strip() == 'sender'
+    sender.load(ear.load(8.0, 'arm'), due_ns=time.monotonic_ns() + NEVER_NS)
+    sender.close()
+    assert not os.path.exists(task)
+    sender.close()
+    with CommandSenderOf() as other:
+        other.load(ear.load(9.0, 'arm'), due_ns=0)
+        assert ear.wait(1) == [('arm', 9.0)]
+
+
+class CommandSenderOf:
+    """A sender for the time of a block."""
+
+    def __enter__(self) -> CommandSender:
+        self._sender = CommandSender()
+        return self._sender
+
+    def __exit__(self, *_: object) -> None:
+        self._sender.close()
