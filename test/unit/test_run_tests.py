@@ -43,3 +43,48 @@ def test_both_kinds_run_and_tell(tmp_path: Path, with_: bool, without: bool) -> 
     assert done.returncode == (0 if with_ and without else 1), done.stdout + done.stderr
     for name, good in (('test_with', with_), ('test_without', without)):
         assert f'::{name} {"PASSED" if good else "FAILED"}' in done.stdout
+
+
+FLAKY = """import pathlib
+import pytest
+
+
+class TestKind:
+    @pytest.mark.ros
+    @pytest.mark.parametrize('name', ['a.b[c]', 'd'])
+    def test_flaky(self, name):
+        mark = pathlib.Path('seen ' + name)
+        seen = mark.exists()
+        mark.write_text('')
+        assert seen or name == 'd'
+
+
+@pytest.mark.ros
+def test_broken():
+    assert {good}
+
+
+def test_rest():
+    pass
+"""
+
+
+@pytest.mark.parametrize('good', [True, False])
+def test_what_failed_with_ros_runs_again_alone_and_is_named(tmp_path: Path, good: bool) -> None:
+    (tmp_path / 'inner').mkdir()
+    (tmp_path / 'inner' / 'test_flaky.py').write_text(FLAKY.format(good=good))
+    (tmp_path / 'pytest.ini').write_text('[pytest]\nmarkers = ros\n')
+    done = subprocess.run(
+        [sys.executable, PROGRAM, '-v', '-p', 'no:cacheprovider', 'inner'],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == (0 if good else 1), done.stdout + done.stderr
+    name = 'inner/test_flaky.py::TestKind::test_flaky[a.b[c]]'
+    assert done.stdout.count(f'{name} FAILED') == done.stdout.count(f'{name} PASSED') == 1
+    assert done.stdout.count('test_flaky[d] PASSED') == 1, 'what passed does not run again'
+    told = f'passed only when they ran again, alone:\n  {name}\n' in done.stdout
+    assert told == good
