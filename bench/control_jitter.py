@@ -223,7 +223,7 @@ def run(options: argparse.Namespace, scratch: Path) -> list[Result]:
     try:
         with Processes() as processes:
             processes.start('load', CAMERA_LOAD, ['--joints', *JOINTS])
-            processes.start('policy', POLICY_NODE, ros_arguments(values))
+            processes.start('policy', POLICY_NODE, ros_arguments(values), nice=options.policy_nice)
             recorder.wait_for(
                 lambda: recorder.policy is not None and recorder.policy.chunks > 1,
                 'chunks of the policy node',
@@ -311,6 +311,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument('--streamer-cpus', default='', help='its parameter cpus')
     parser.add_argument('--policy-cpus', default='', help='its parameter cpus')
+    parser.add_argument('--policy-nice', type=int, default=0, help='how far it stands back')
     parser.add_argument('--json', type=Path, help='also write the results here')
     return parser.parse_args(arguments)
 

@@ -58,12 +58,16 @@ class Processes:
     def __init__(self) -> None:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str, program: Sequence[str], arguments: Sequence[str] = ()) -> int:
-        """Start ``python *program *arguments``; its process id."""
+    def start(
+        self, name: str, program: Sequence[str], arguments: Sequence[str] = (), *, nice: int = 0
+    ) -> int:
+        """Start ``python *program *arguments``; its process id. nice: how far it stands back."""
         log = Path(os.environ['ROS_LOG_DIR']) / f'{name}.txt'
         with log.open('ab') as stream:
             child = subprocess.Popen(
-                [sys.executable, *program, *arguments], stdout=stream, stderr=stream
+                ['nice', '-n', str(nice), sys.executable, *program, *arguments],
+                stdout=stream,
+                stderr=stream,
             )
         self._children[name] = child
         return child.pid
