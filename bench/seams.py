@@ -33,6 +33,7 @@ from sparkrt_ros.convert.contract import RobotContract, load_contract
 from sparkrt_ros.nodes.guard import Guard
 from sparkrt_ros.nodes.pacing import Pacer, PacingConfig, Progress
 from sparkrt_ros.nodes.streamer_core import Options, Pose, StreamerCore
+from sparkrt_ros.nodes.streamer_values import MadeUpTimeOutlet
 from sparkrt_ros.runtime.bench_machine import machine_facts
 from sparkrt_ros.runtime.chunking.interpolation import INTERPOLATIONS
 from sparkrt_ros.runtime.chunking.timeline import DEFAULT_COEFF, MODES, Timeline
@@ -80,7 +81,7 @@ class Episode:
     underruns: int
 
 
-class Robot:
+class Robot(MadeUpTimeOutlet):
     """The embedded robot with a streamer and a paced policy, in made-up time."""
 
     def __init__(self, policy: Policy, contract: RobotContract, setting: Setting) -> None:

@@ -27,6 +27,30 @@ class Outlet(Protocol):
         """Publish only what carries velocities, which are all 0 in ``command``."""
 
 
+class MadeUpTimeOutlet:
+    """An Outlet where nobody waits: what was prepared is sent when it is published."""
+
+    def send(self, command: Float64Array, *, now_ns: int) -> None:
+        """Take a command, (A,) SI, which is valid until this returns."""
+        raise NotImplementedError
+
+    def prepare(self, command: Float64Array, *, now_ns: int) -> None:
+        """See Outlet."""
+        self._prepared = command, now_ns
+
+    def schedule(self, due_ns: int) -> None:
+        """See Outlet."""
+
+    def cancel(self) -> bool:
+        """See Outlet."""
+        return True
+
+    def publish(self) -> None:
+        """See Outlet."""
+        command, now_ns = self._prepared
+        self.send(command, now_ns=now_ns)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pose:
     """Where the robot is: (A,) SI in action order, NaN where nothing measures.

@@ -20,6 +20,7 @@ from sparkrt_ros.nodes.guard_limits import Float64Array
 from sparkrt_ros.nodes.pacing import Progress
 from sparkrt_ros.nodes.streamer_core import Options, Pose, StreamerCore
 from sparkrt_ros.nodes.streamer_parameters import STREAMER_PARAMETERS
+from sparkrt_ros.nodes.streamer_values import MadeUpTimeOutlet
 from sparkrt_ros.replay.result import CommandTrack
 from sparkrt_ros.runtime.chunking.timeline import DEFAULT_COEFF, MAX_COEFF
 from sparkrt_ros.runtime.types import ActionChunk
@@ -54,7 +55,7 @@ class Playing:
         )
 
 
-class OfflineStreamer:
+class OfflineStreamer(MadeUpTimeOutlet):
     """One robot's streamer in made-up time. One thread.
 
     command: (A,) what was sent since ``forget``, NaN for what was not.
@@ -64,7 +65,6 @@ class OfflineStreamer:
     def __init__(self, contract: RobotContract, playing: Playing) -> None:
         self.news = False
         self.command = np.full(len(contract.action), np.nan)
-        self._prepared = self.command
         self._velocity = contract.velocity_mask
         self.core = StreamerCore.for_robot(
             contract,
@@ -78,20 +78,9 @@ class OfflineStreamer:
         """Before a tick: nothing was sent yet."""
         self.command.fill(np.nan)
 
-    def prepare(self, command: Float64Array, *, now_ns: int) -> None:
-        """See Outlet."""
-        self._prepared = command
-
-    def schedule(self, due_ns: int) -> None:
-        """See Outlet; made-up time is not waited for."""
-
-    def cancel(self) -> bool:
-        """See Outlet; what was prepared is not kept unless it is published."""
-        return True
-
-    def publish(self) -> None:
-        """See Outlet."""
-        np.copyto(self.command, self._prepared)
+    def send(self, command: Float64Array, *, now_ns: int) -> None:
+        """See MadeUpTimeOutlet."""
+        np.copyto(self.command, command)
 
     def stop_velocities(self, command: Float64Array, *, now_ns: int) -> None:
         """See Outlet."""

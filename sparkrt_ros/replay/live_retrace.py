@@ -23,6 +23,7 @@ from sparkrt_ros.nodes.pose_merger import FOREVER_NS, PoseMerger
 from sparkrt_ros.nodes.streamer_core import Options, Pose, StreamerCore
 from sparkrt_ros.nodes.streamer_outlet import message_class
 from sparkrt_ros.nodes.streamer_parts import read_chunk
+from sparkrt_ros.nodes.streamer_values import MadeUpTimeOutlet
 from sparkrt_ros.replay.bag import BagMessage
 from sparkrt_ros.replay.feed import Feed
 from sparkrt_ros.replay.live_compare import stream_stamps
@@ -134,7 +135,7 @@ def _poses(
     return poses
 
 
-class _Recorder:
+class _Recorder(MadeUpTimeOutlet):
     """An Outlet that keeps what it is given as messages."""
 
     def __init__(self, contract: RobotContract) -> None:
@@ -147,22 +148,10 @@ class _Recorder:
         self.published: dict[str, list[tuple[int, bytes]]] = {
             group.name: [] for group in contract.outputs
         }
-        self._prepared: tuple[Float64Array, int]
 
-    def prepare(self, command: Float64Array, *, now_ns: int) -> None:
-        """See Outlet."""
-        self._prepared = command, now_ns
-
-    def schedule(self, due_ns: int) -> None:
-        """See Outlet; made-up time is not waited for."""
-
-    def cancel(self) -> bool:
-        """See Outlet; what was prepared is not kept unless it is published."""
-        return True
-
-    def publish(self) -> None:
-        """See Outlet."""
-        self._keep(*self._prepared, [True] * len(self._carries_velocity))
+    def send(self, command: Float64Array, *, now_ns: int) -> None:
+        """See MadeUpTimeOutlet."""
+        self._keep(command, now_ns, [True] * len(self._carries_velocity))
 
     def stop_velocities(self, command: Float64Array, *, now_ns: int) -> None:
         """See Outlet."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sparkrt_ros.convert.contract import ActionLimits
 from sparkrt_ros.nodes.guard import Guard
 from sparkrt_ros.nodes.streamer_core import Options, Pose, StreamerCore
+from sparkrt_ros.nodes.streamer_values import MadeUpTimeOutlet
 from sparkrt_ros.runtime.chunking.timeline import MODES, Timeline
 from sparkrt_ros.runtime.types import ActionChunk
 
@@ -21,7 +22,7 @@ DT_S = 0.05
 LOW, HIGH, MAX_RATE = -1.5, 1.5, 2.0
 
 
-class Robot:
+class Robot(MadeUpTimeOutlet):
     """A streamer core whose commands are kept."""
 
     def __init__(self, mode: str, *, blend_s: float = 0.1, acceleration: float = 30.0) -> None:
@@ -61,17 +62,10 @@ class Robot:
         self.core.pose = Pose(values=np.zeros(size), fresh_until_ns=2**62)
         self.core.activate(self.now_ns)
 
-    def prepare(self, command: np.ndarray, *, now_ns: int) -> None:
-        self.prepared = command.copy()
-
-    def schedule(self, due_ns: int) -> None:
-        pass
-
-    def cancel(self) -> bool:
-        return True
-
-    def publish(self) -> None:
-        self.sent.append(self.prepared)
+    def send(self, command: np.ndarray, *, now_ns: int) -> None:
+        self.sent.append(command.copy())
+        # It follows: after a stop the next motion begins where the last one ended.
+        self.core.pose = Pose(values=command.copy(), fresh_until_ns=2**62)
 
     def stop_velocities(self, command: np.ndarray, *, now_ns: int) -> None:
         raise AssertionError('this robot has no velocities')

@@ -67,7 +67,10 @@ def test_the_gate_after_a_publication_raised():
 def test_the_streamer_after_a_publication_raised():
     contract = load_contract(str(TINY_ROBOT))
     core = StreamerCore.for_robot(
-        contract, period_s=0.01, outlet=type('Broken', (), {'send': fail})(), notify=lambda: None
+        contract,
+        period_s=0.01,
+        outlet=type('Broken', (), {'prepare': fail})(),
+        notify=lambda: None,
     )
     core.set_options(
         Options(

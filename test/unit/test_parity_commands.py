@@ -124,9 +124,7 @@ def test_the_same_chunks_give_the_same_commands_as_during_the_replay(
             send(values, now_ns=now_ns)
             sent.append(values.copy())
 
-        replay._streamer.core._outlet = SimpleNamespace(
-            send=note, stop_velocities=replay._streamer.stop_velocities
-        )
+        replay._streamer.send = note  # type: ignore[method-assign]
         observed = list(replay)
     track = offline_commands(
         load_contract(robot), replay.script.script(), [o.chunk for o in observed], playing=QUEUE
