@@ -173,7 +173,7 @@ class ControlLoop:
     period_s: from one deadline to the next. elapsed_s: what a command may move in the tick under
         way: a period, or the time since the last tick, where this one was brought forward.
     ahead_ns: tick so long before each deadline, at most a third of a period, for what takes longer
-        than it may be late; a quarter of that with a real-time priority. :meth:`note` is then to
+        than it may be late; half of that with a real-time priority. :meth:`note` is then to
         be told when it took place. left_ns: from the tick under way until its deadline.
     jump_ns: a deadline missed by more than this was jumped over by the clock, as simulated time
         does when it starts; the loop goes on from there, and no period was missed. None: never.
@@ -287,7 +287,7 @@ class ControlLoop:
         last_ns = None
         while True:
             earliest_ns = deadline_ns - period_ns // 2
-            wanted_ns = self._ahead_ns // 4 if self.realtime else self._ahead_ns
+            wanted_ns = self._ahead_ns // 2 if self.realtime else self._ahead_ns
             ahead_ns = min(wanted_ns, period_ns // 3)
             early = self._pacer.sleep_until(
                 deadline_ns - ahead_ns, self._stop, earliest_ns=earliest_ns
