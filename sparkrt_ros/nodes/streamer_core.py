@@ -296,7 +296,6 @@ class StreamerCore:
     def _begin(self, now_ns: int) -> None:
         self._inbox.clear()
         self._guard.stop()
-        self._withdraw()
         self._empty_cause = 'no_chunk'
         self._enter('waiting', 'no_chunk')
         self._note(now_ns)

@@ -37,6 +37,7 @@ CLOCK_JUMP_NS = 1_000_000_000
 # Commands are worked out so long before they are due. That takes half a millisecond, and on a busy
 # machine up to some more until all of it has been let run; to send what is ready takes little.
 AHEAD_NS = 5_000_000
+# So long after a command is due it has left, and the ROS thread may work.
 AFTER_NS = 300_000
 
 Values = Mapping[str, Any]

@@ -166,17 +166,6 @@ def test_a_closed_sender_has_no_thread_and_sends_nothing(ear):
     sender.close()
     assert not os.path.exists(task)
     sender.close()
-    with CommandSenderOf() as other:
+    with contextlib.closing(CommandSender()) as other:
         other.load(ear.load(9.0, 'arm'), due_ns=0)
         assert ear.wait(1) == [('arm', 9.0)]
-
-
-class CommandSenderOf:
-    """A sender for the time of a block."""
-
-    def __enter__(self) -> CommandSender:
-        self._sender = CommandSender()
-        return self._sender
-
-    def __exit__(self, *_: object) -> None:
-        self._sender.close()

@@ -15,6 +15,19 @@ WITH_ROS = '@pytest.mark.ros\ndef test_with():\n    assert {with_}\n'
 WITHOUT_ROS = 'def test_without():\n    assert {without}\n'
 
 
+def run_tests(folder: Path, target: str) -> subprocess.CompletedProcess[str]:
+    """The program on the tests in ``target`` of ``folder``."""
+    (folder / 'pytest.ini').write_text('[pytest]\nmarkers = ros\n')
+    return subprocess.run(
+        [sys.executable, PROGRAM, '-v', '-p', 'no:cacheprovider', target],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
 @pytest.mark.parametrize(
     ('codes', 'expected'),
     [((0, 0), 0), ((0, 5), 0), ((5, 0), 0), ((5, 5), 5), ((1, 0), 1), ((0, 1), 1), ((5, 2), 2)],
@@ -31,15 +44,7 @@ def test_the_worse_code_counts(codes: tuple[int, int], expected: int) -> None:
 def test_both_kinds_run_and_tell(tmp_path: Path, with_: bool, without: bool) -> None:
     text = 'import pytest\n\n' + WITH_ROS + WITHOUT_ROS
     (tmp_path / 'test_two.py').write_text(text.format(with_=with_, without=without))
-    (tmp_path / 'pytest.ini').write_text('[pytest]\nmarkers = ros\n')
-    done = subprocess.run(
-        [sys.executable, PROGRAM, '-v', '-p', 'no:cacheprovider', 'test_two.py'],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = run_tests(tmp_path, 'test_two.py')
     assert done.returncode == (0 if with_ and without else 1), done.stdout + done.stderr
     for name, good in (('test_with', with_), ('test_without', without)):
         assert f'::{name} {"PASSED" if good else "FAILED"}' in done.stdout
@@ -73,15 +78,7 @@ def test_rest():
 def test_what_failed_with_ros_runs_again_alone_and_is_named(tmp_path: Path, good: bool) -> None:
     (tmp_path / 'inner').mkdir()
     (tmp_path / 'inner' / 'test_flaky.py').write_text(FLAKY.format(good=good))
-    (tmp_path / 'pytest.ini').write_text('[pytest]\nmarkers = ros\n')
-    done = subprocess.run(
-        [sys.executable, PROGRAM, '-v', '-p', 'no:cacheprovider', 'inner'],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = run_tests(tmp_path, 'inner')
     assert done.returncode == (0 if good else 1), done.stdout + done.stderr
     name = 'inner/test_flaky.py::TestKind::test_flaky[a.b[c]]'
     assert done.stdout.count(f'{name} FAILED') == done.stdout.count(f'{name} PASSED') == 1
