@@ -63,7 +63,8 @@ def nodes(context):
         LifecycleNode(
             executable='policy_node',
             name='sparkrt',
-            prefix=f'nice -n {int(values["policy_nice"])}',
+            # Not with 0: launch would call the process after the prefix.
+            prefix=f'nice -n {nice}' if (nice := int(values['policy_nice'])) else None,
             parameters=[values['params_file'], overrides(values, POLICY_OVERRIDES)],
             **common,
         ),
