@@ -387,8 +387,8 @@ class PolicyNode(Changeover):
 
 
 def main() -> None:
-    set_time_slice(LONG_TIME_SLICE_S)  # who moves the robot may break in at any time
     """Run the policy node; the entry point of the executable ``policy_node``."""
+    set_time_slice(LONG_TIME_SLICE_S)  # who moves the robot may break in at any time
     # Between receiving pictures and inferring from them, waiting for the interpreter is lost.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     sys.exit(run_node(lambda token: PolicyNode(token, settle=settle_process)))
