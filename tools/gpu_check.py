@@ -96,14 +96,14 @@ def pi_benchmarks(*, small: bool) -> list[Step]:
 
 def plan(options: argparse.Namespace, out: Path) -> list[Step]:
     me = (sys.executable, str(Path(__file__).resolve()), '--wheels', str(options.wheels))
-    tests = [sys.executable, '-m', 'pytest', '-q', '-m', 'gpu', '-p', 'no:cacheprovider']
-    tests += ['--continue-on-collection-errors', '--maxfail=25']
-    tests += [str(path) for path in gpu_test_files()]
-    tests += ['--durations=12', f'--junitxml={out / "gpu_tests.xml"}']
+    tests = [sys.executable, '-m', 'pytest', '-v', '-p', 'no:cacheprovider', '--maxfail=25']
+    tests += ['--continue-on-collection-errors', *map(str, gpu_test_files()), '--durations=12']
     steps = [
         Step(name='wheels', command=(*me, '--do', 'wheels'), limit_s=120),
         Step(name='build', command=(*me, '--do', 'build'), limit_s=120),
-        Step(name='tests', command=tuple(tests), limit_s=210),
+        Step(name='tests', command=(*tests, '-m', 'gpu and not slow'), limit_s=210),
+        # At full size, beside LeRobot where it is installed.
+        Step(name='tests_full', command=(*tests, '-m', 'gpu and slow'), limit_s=400),
     ]
     for step in benchmarks(out, small=options.small):
         command = (*step.command, '--json', str(out / step.report))

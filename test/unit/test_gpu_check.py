@@ -126,7 +126,17 @@ def test_the_plan_builds_before_it_tests_and_measures(gpu_check, tmp_path, small
     planned = gpu_check.plan(options, tmp_path)
     names = [step.name for step in planned]
     pi = ['pi05', 'pi05_short', 'pi0', 'pi05_load']
-    assert names == ['wheels', 'build', 'tests', 'replays', 'node', 'versus', 'forms', *pi]
+    assert names == [
+        'wheels',
+        'build',
+        'tests',
+        'tests_full',
+        'replays',
+        'node',
+        'versus',
+        'forms',
+        *pi,
+    ]
     assert len({step.report for step in planned if step.report}) == 8
     tests = next(step for step in planned if step.name == 'tests')
     assert str(ROOT / 'test' / 'gpu' / 'test_cudagraph.py') in tests.command
