@@ -1,8 +1,11 @@
 // Sends commands at the very moment they are due, whatever the interpreter is doing.
 //
 // The control thread works a command out some milliseconds ahead and loads its serialized messages
-// here. A thread of its own, which needs no interpreter and next to no processor time, sleeps until
-// the command is due and publishes it. A load is sent once or not at all.
+// here. Threads that need no interpreter and next to no processor time sleep until the command is
+// due; the first of them that the kernel lets run publishes it. A load is sent once or not at all.
+//
+// There are two, so that each can keep to processors of its own: where one has to wait for somebody
+// else's turn to end, the other seldom has to as well.
 //
 // The function that publishes is rcl_publish_serialized_message of the librcl that rclpy uses; its
 // address comes from Python, so that building this needs neither rcl nor a middleware.
@@ -11,16 +14,19 @@
 // CLOCK_MONOTONIC in nanoseconds. What fails returns -1 and leaves an error to read.
 
 #include <pthread.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
+#include <array>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -39,11 +45,51 @@ struct Item {
   std::vector<uint8_t> content;  // keeps its capacity from one load to the next
 };
 
+// A moment to sleep until. To set it wakes nobody, which costs more than anything else here.
+class Alarm {
+public:
+  Alarm() : file_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC)) {
+    if (file_ < 0) {
+      throw std::system_error(errno, std::generic_category(), "timerfd_create");
+    }
+  }
+
+  ~Alarm() { close(file_); }
+
+  Alarm(const Alarm &) = delete;
+  Alarm & operator=(const Alarm &) = delete;
+
+  void set(int64_t due_ns) {
+    itimerspec moment{};
+    if (due_ns <= 0) {
+      due_ns = 1;  // a past moment; 0 would be none
+    }
+    moment.it_value = {due_ns / 1'000'000'000, due_ns % 1'000'000'000};
+    if (timerfd_settime(file_, TFD_TIMER_ABSTIME, &moment, nullptr) != 0) {
+      throw std::system_error(errno, std::generic_category(), "timerfd_settime");
+    }
+  }
+
+  void wait() {
+    uint64_t count = 0;
+    while (read(file_, &count, sizeof count) < 0 && errno == EINTR) {
+    }
+  }
+
+private:
+  const int file_;
+};
+
 class Sender {
 public:
-  explicit Sender(Publish publish) : publish_(publish), thread_(&Sender::run, this) {
+  static constexpr size_t kThreads = 2;
+
+  explicit Sender(Publish publish) : publish_(publish) {
+    for (std::thread & thread : threads_) {
+      thread = std::thread(&Sender::run, this);
+    }
     std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [this] { return thread_id_ != 0; });
+    started_.wait(lock, [this] { return started_count_ == kThreads; });
   }
 
   ~Sender() {
@@ -52,30 +98,30 @@ public:
       loaded_ = false;
       ending_ = true;
     }
-    changed_.notify_all();
-    thread_.join();
+    alarm_.set(0);
+    for (std::thread & thread : threads_) {
+      thread.join();
+    }
   }
 
   Sender(const Sender &) = delete;
   Sender & operator=(const Sender &) = delete;
 
-  int thread_id() const { return thread_id_; }
+  int thread_id(size_t index) const { return index < kThreads ? thread_ids_[index] : 0; }
 
   void load(
     int64_t due_ns, size_t count, const void * const * publishers,
     const uint8_t * const * contents, const size_t * sizes)
   {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      items_.resize(count);
-      for (size_t i = 0; i < count; ++i) {
-        items_[i].publisher = publishers[i];
-        items_[i].content.assign(contents[i], contents[i] + sizes[i]);
-      }
-      due_ = Clock::time_point(std::chrono::nanoseconds(due_ns));
-      loaded_ = true;
+    std::lock_guard<std::mutex> lock(mutex_);
+    items_.resize(count);
+    for (size_t i = 0; i < count; ++i) {
+      items_[i].publisher = publishers[i];
+      items_[i].content.assign(contents[i], contents[i] + sizes[i]);
     }
-    changed_.notify_all();
+    due_ = Clock::time_point(std::chrono::nanoseconds(due_ns));
+    alarm_.set(due_ns);
+    loaded_ = true;
   }
 
   bool cancel() {
@@ -98,19 +144,20 @@ public:
 private:
   void run() {
     pthread_setname_np(pthread_self(), "sender");
-    prctl(PR_SET_TIMERSLACK, 1UL);
     std::unique_lock<std::mutex> lock(mutex_);
-    thread_id_ = static_cast<int>(syscall(SYS_gettid));
-    changed_.notify_all();
+    thread_ids_[started_count_++] = static_cast<int>(syscall(SYS_gettid));
+    started_.notify_all();
     while (!ending_) {
-      if (!loaded_) {
-        changed_.wait(lock);
-      } else if (Clock::now() < due_) {
-        changed_.wait_until(lock, due_);
-      } else {
+      lock.unlock();
+      alarm_.wait();
+      lock.lock();
+      // It may have been sent or cancelled meanwhile, and another loaded for later.
+      if (loaded_ && Clock::now() >= due_) {
         publish();
       }
     }
+    lock.unlock();
+    alarm_.set(0);  // the other thread may not have seen the first
   }
 
   // Under the lock: who cancels knows that nothing is on its way any more.
@@ -134,15 +181,17 @@ private:
 
   const Publish publish_;
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable started_;
+  Alarm alarm_;
   std::vector<Item> items_;
   Clock::time_point due_;
   std::chrono::nanoseconds sent_{0};
   bool loaded_ = false;
   bool ending_ = false;
-  int thread_id_ = 0;
+  size_t started_count_ = 0;
+  std::array<int, kThreads> thread_ids_{};
   std::string error_;
-  std::thread thread_;  // last: it uses all the others
+  std::array<std::thread, kThreads> threads_;
 };
 
 thread_local std::string last_error;
@@ -169,7 +218,10 @@ Sender * sparkrt_sender_create(Publish publish) {
 
 void sparkrt_sender_destroy(Sender * sender) { delete sender; }
 
-int sparkrt_sender_thread_id(const Sender * sender) { return sender->thread_id(); }
+// Of thread 0 and of thread 1; 0 beyond.
+int sparkrt_sender_thread_id(const Sender * sender, size_t index) {
+  return sender->thread_id(index);
+}
 
 // Replaces what is loaded. Everything is copied but the publishers, which must live until the
 // load was sent or cancelled.

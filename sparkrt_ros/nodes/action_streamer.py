@@ -3,7 +3,7 @@
 It needs no torch, so that it starts fast, stays small and outlives the policy process. The ROS
 thread stores what arrives and reports; the control thread alone plays chunks and sends commands
 (see StreamerCore for its states). While it runs in real time it takes the chunks itself, right
-before each tick.
+before each tick, and the joint states while it rests.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Any
 
-from rclpy.event_handler import SubscriptionEventCallbacks
 from std_srvs.srv import Trigger
 
 from sparkrt.msg import ActionChunk as ActionChunkMessage
@@ -46,8 +45,11 @@ from sparkrt_ros.runtime.errors import MessageError
 # Relative, so that a namespace moves both nodes together; remap for a policy of another name.
 CHUNK_TOPIC = 'sparkrt/action_chunk'
 POLICY_STATUS_TOPIC = 'sparkrt/status'
-# How often to look whether a publisher of chunks does not fit.
+# How often to look whether a publisher of chunks does not fit, and what the policy node says.
 EVENTS_HZ = 1.0
+POLICY_STATUS_HZ = 10.0
+# How often to tell what is played where nothing changes: whoever paces by it counts on from there.
+PROGRESS_HZ = 10.0
 
 
 class ActionStreamer(ManagedNode):
@@ -62,9 +64,11 @@ class ActionStreamer(ManagedNode):
         create = partial(qos.create_report_publisher, self)
         self._progress = create(StreamerProgress, '~/progress', qos.PROGRESS)
         self._status = create(StreamerStatus, '~/status', qos.STATUS)
-        self._beat = Beat(self)
+        self._beat = Beat(self, shield=self._shielded)
         status_hz = self.parameters['status.rate_hz']
-        self._status_task = self._beat.every(status_hz, self._shielded(self.publish_status))
+        self._policy = PolledSubscription(self, PolicyStatus, POLICY_STATUS_TOPIC, qos.STATUS)
+        self._beat.every(POLICY_STATUS_HZ, self._poll_policy_status)
+        self._status_task = self._beat.every(status_hz, self.publish_status)
         self._progress_task: Task | None = None
         self._news = self.create_guard_condition(self._shielded(self._tell_news))
         self._trace = StreamerTrace(self, notify=self._news.trigger)
@@ -78,20 +82,13 @@ class ActionStreamer(ManagedNode):
             callback=self._shielded(self._take_chunk),
             events=self._events.for_subscription(CHUNK_TOPIC),
         )
-        self._beat.every(EVENTS_HZ, self._shielded(self._chunks.look_for_events))
+        self._beat.every(EVENTS_HZ, self._chunks.look_for_events)
         self._report = StreamerReport(self, self._chunks, self._events)
         self._diagnostics = Diagnostics(
             self,
             [lambda row=row: row(self._parts) for row in self._report.rows],  # type: ignore[misc]
             hardware_id='no robot',
             every=self._beat.every,
-        )
-        self.create_subscription(
-            PolicyStatus,
-            POLICY_STATUS_TOPIC,
-            self._shielded(self._take_policy_status),
-            qos.STATUS,
-            event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
         )
         for name, act in (('reset', self.reset), ('pause', self.pause), ('resume', self.resume)):
             self.create_service(Trigger, f'~/{name}', self._answer(act))
@@ -116,8 +113,9 @@ class ActionStreamer(ManagedNode):
             on_error=self._control_failed,
         )
         self._diagnostics.hardware_id = contract.name
-        publish = self._shielded(self._publish_progress)
-        self._progress_task = self._beat.every(contract.policy_rate_hz, publish)
+        self._progress_task = self._beat.every(
+            min(contract.policy_rate_hz, PROGRESS_HZ), self._publish_progress, shared=True
+        )
         self.get_logger().info(
             f'robot {contract.name}: {len(contract.action)} joints at {self._parts.rate_hz:g} Hz'
         )
@@ -206,6 +204,10 @@ class ActionStreamer(ManagedNode):
         published_ns = stamp_to_ns(message.header.stamp) if parts.simulated else 0
         parts.core.offer(chunk, session_id=message.session_id, published_ns=published_ns)
 
+    def _poll_policy_status(self) -> None:
+        for message in self._policy.take():
+            self._take_policy_status(message)
+
     def _take_policy_status(self, message: PolicyStatus) -> None:
         self._report.policy_reported(message)
         if self._parts is None:
@@ -240,6 +242,7 @@ class ActionStreamer(ManagedNode):
     def _control_failed(self, error: Exception) -> None:
         """On the control thread, which ends after this."""
         self._chunks.polled = False
+        self._beat.let_go()
         self.get_logger().error(
             f'the control loop failed; nothing more is sent:\n{"".join(_lines(error))}'
         )

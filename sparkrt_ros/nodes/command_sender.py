@@ -1,7 +1,7 @@
-"""Publishes serialized messages at an exact moment, from a thread that needs no interpreter.
+"""Publishes serialized messages at an exact moment, from threads that need no interpreter.
 
-The thread is that of ``src/command_sender.cpp``. With it, neither the interpreter's lock nor the
-time that Python takes to run stand between a deadline and its command.
+The threads are those of ``src/command_sender.cpp``. With them, neither the interpreter's lock nor
+the time that Python takes to run stand between a deadline and its command.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ament_index_python.packages import get_package_prefix
 
 from sparkrt_ros.runtime.errors import SparkRTError
 
+THREADS = 2
 _PACKAGE, _LIBRARY = 'sparkrt', 'libsparkrt_command_sender.so'
 
 
@@ -26,7 +27,8 @@ class SendError(SparkRTError):
 class CommandSender:
     """Holds at most one load of messages, which is sent once or not at all.
 
-    To be called by one thread at a time but for :meth:`cancel`. thread_id: of the kernel.
+    To be called by one thread at a time but for :meth:`cancel`. thread_ids: of the kernel; any of
+    these threads sends.
     """
 
     def __init__(self) -> None:
@@ -36,7 +38,9 @@ class CommandSender:
             raise SendError(
                 'command sender', found=self._error(), expected='a thread that could be started'
             )
-        self.thread_id = int(self._library.sparkrt_sender_thread_id(self._sender))
+        number = self._library.sparkrt_sender_thread_id
+        self.thread_ids = tuple(int(number(self._sender, index)) for index in range(THREADS))
+        self._make_room(1)
 
     def load(self, messages: Sequence[tuple[Any, bytes]], *, due_ns: int) -> None:
         """Send ``messages``, each on its publisher, at ``due_ns`` of the monotonic clock.
@@ -44,12 +48,21 @@ class CommandSender:
         They replace what was loaded before.
         """
         count = len(messages)
-        publishers = (ctypes.c_void_p * count)(*[p.handle.pointer for p, _ in messages])
-        contents = (ctypes.c_char_p * count)(*[content for _, content in messages])
-        sizes = (ctypes.c_size_t * count)(*[len(content) for _, content in messages])
+        if count > len(self._sizes):
+            self._make_room(count)
+        publishers, contents, sizes = self._publishers, self._contents, self._sizes
+        for index, (publisher, content) in enumerate(messages):
+            publishers[index] = publisher.handle.pointer
+            contents[index] = content
+            sizes[index] = len(content)
         load = self._library.sparkrt_sender_load
         if load(self._sender, due_ns, count, publishers, contents, sizes):
             raise SendError('command', found=self._error(), expected='memory for its messages')
+
+    def _make_room(self, count: int) -> None:
+        self._publishers = (ctypes.c_void_p * count)()
+        self._contents = (ctypes.c_char_p * count)()
+        self._sizes = (ctypes.c_size_t * count)()
 
     def cancel(self) -> bool:
         """When this returns, what was loaded has been sent (False) or never will be (True)."""
@@ -82,7 +95,7 @@ def _library() -> Any:
     for name, result, arguments in (
         ('create', sender, (sender,)),
         ('destroy', None, (sender,)),
-        ('thread_id', ctypes.c_int, (sender,)),
+        ('thread_id', ctypes.c_int, (sender, ctypes.c_size_t)),
         (
             'load',
             ctypes.c_int,

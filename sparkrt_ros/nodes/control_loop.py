@@ -38,6 +38,13 @@ from sparkrt_ros.runtime.errors import ConfigError
 # How long a sleeping loop may take to notice that it should end.
 STOP_LATENCY_S = 0.05
 KEPT_PERIODS = 16384
+# From a deadline until work on the next may begin, for others that share the interpreter.
+REST_NS = 1_000_000
+# What is so late lets work begin earlier from then on, and what is not, later again: one late
+# command in 2000 keeps the balance.
+LATE_NS = 300_000
+MORE_NS = 250_000
+LESS_NS = MORE_NS // 2000
 
 
 class Pacer(Protocol):
@@ -163,6 +170,32 @@ class PeriodRing:
         )
 
 
+class Lead:
+    """How long before a deadline work on it begins: longer while it comes late all the same.
+
+    A longer one costs nothing but that what arrives meanwhile has to wait for the next tick.
+    """
+
+    def __init__(self, least_ns: int) -> None:
+        self._least_ns = least_ns
+        self._more_ns = 0
+
+    def of(self, period_ns: int, *, realtime: bool) -> int:
+        if realtime:
+            return min(self._least_ns // 2, period_ns // 3)
+        least_ns = min(self._least_ns, period_ns // 3)
+        most_ns = max(least_ns, min(2 * self._least_ns, period_ns - REST_NS))
+        self._more_ns = min(self._more_ns, most_ns - least_ns)
+        return least_ns + self._more_ns
+
+    def note(self, late_ns: int) -> None:
+        """So late was the last one."""
+        if late_ns > LATE_NS:
+            self._more_ns += MORE_NS
+        else:
+            self._more_ns = max(0, self._more_ns - LESS_NS)
+
+
 class ControlLoop:
     """Calls ``tick()`` at ``rate_hz`` on its own thread until stopped.
 
@@ -173,8 +206,9 @@ class ControlLoop:
     period_s: from one deadline to the next. elapsed_s: what a command may move in the tick under
         way: a period, or the time since the last tick, where this one was brought forward.
     ahead_ns: tick so long before each deadline, at most a third of a period, for what takes longer
-        than it may be late; half of that with a real-time priority. :meth:`note` is then to
-        be told when it took place. left_ns: from the tick under way until its deadline.
+        than it may be late; half of that with a real-time priority, and more while it is late
+        nevertheless. :meth:`note` is then to be told when it took place.
+    left_ns: from the tick under way until its deadline. early: it was brought forward.
     jump_ns: a deadline missed by more than this was jumped over by the clock, as simulated time
         does when it starts; the loop goes on from there, and no period was missed. None: never.
     Raises ConfigError for an impossible rate or priority.
@@ -193,7 +227,7 @@ class ControlLoop:
         jump_ns: int | None = None,
     ) -> None:
         self._tick = tick
-        self._ahead_ns = ahead_ns
+        self._lead = Lead(ahead_ns)
         self._pacer = pacer
         self._on_error = on_error
         self._on_warning = on_warning
@@ -205,7 +239,7 @@ class ControlLoop:
         self._periods = PeriodRing()
         self._noted_ns: int | None = None
         self.overruns = 0
-        self.realtime = False
+        self.realtime = self.early = False
         self.rate_hz = rate_hz
 
     @property
@@ -242,8 +276,12 @@ class ControlLoop:
     def running(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def note(self, at_ns: int | None) -> None:
-        """When what the tick before led to took place; None: it led to nothing. For ahead_ns."""
+    def note(self, at_ns: int | None, *, late_ns: int = 0) -> None:
+        """When what the tick before led to took place; None: it led to nothing. For ahead_ns.
+
+        late_ns: after it was due.
+        """
+        self._lead.note(late_ns)
         if at_ns is not None and self._noted_ns is not None:
             self._periods.add(at_ns - self._noted_ns)
         self._noted_ns = at_ns
@@ -287,9 +325,8 @@ class ControlLoop:
         last_ns = None
         while True:
             earliest_ns = deadline_ns - period_ns // 2
-            wanted_ns = self._ahead_ns // 2 if self.realtime else self._ahead_ns
-            ahead_ns = min(wanted_ns, period_ns // 3)
-            early = self._pacer.sleep_until(
+            ahead_ns = self._lead.of(period_ns, realtime=self.realtime)
+            early = self.early = self._pacer.sleep_until(
                 deadline_ns - ahead_ns, self._stop, earliest_ns=earliest_ns
             )
             if self._stop.is_set():

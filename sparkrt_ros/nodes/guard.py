@@ -144,7 +144,7 @@ class Guard:
         touched = self._blend_in(period_s)
         limiter.approach(period_s)
         np.isfinite(limiter.target, out=self._mask)
-        if not self._mask.all():
+        if np.count_nonzero(self._mask) < self._mask.size:
             return self._refuse(f'no finite command for {self._first_bad()}')
         self._begun = True
         self._held_s = 0.0
@@ -180,7 +180,7 @@ class Guard:
             period_s=period_s,
         )
         np.not_equal(self._aimed, limiter.target, out=self._mask)
-        return START if self._mask.any() else 0
+        return START if np.count_nonzero(self._mask) else 0
 
     def _count(self, touched: int) -> Verdict:
         if not touched:
@@ -202,7 +202,7 @@ class Guard:
         if target.shape != self._mask.shape:
             return f'{target.size} values for {len(self._names)} joints'
         np.isfinite(target, out=self._mask)
-        if not self._mask.all():
+        if np.count_nonzero(self._mask) < self._mask.size:
             column = int(np.argmin(self._mask))
             return f'{target[column]} for joint {self._names[column]!r}'
         if not self._begun and self._start_max_error > 0.0:

@@ -7,10 +7,14 @@ import gc
 import os
 import platform
 import sys
+from collections.abc import Sequence
 
 SWITCH_INTERVAL_S = 0.0005
-# The shortest that Linux grants.
-TIME_SLICE_S = 0.0001
+# As long as a control tick takes, so that it is not cut in two; shorter than that of others, and
+# no longer than Linux leaves a thread alone for.
+TIME_SLICE_S = 0.0007
+# As long as it takes to publish a command. Linux grants 0.1 ms at least.
+SENDER_TIME_SLICE_S = 0.0002
 # For work that gains nothing from running in many short turns, and may wait for the next.
 LONG_TIME_SLICE_S = 0.005
 
@@ -39,10 +43,10 @@ class _SchedulingAttributes(ctypes.Structure):
     )
 
 
-def set_realtime(priority: int, *, thread_id: int = 0) -> str:
+def set_realtime(priority: int, *, thread_id: int = 0, slice_s: float = TIME_SLICE_S) -> str:
     """SCHED_FIFO for a thread, 0 for none; why it was refused, '' if it was not.
 
-    thread_id: of the kernel; 0: the calling thread.
+    thread_id: of the kernel; 0: the calling thread. slice_s: of its turns without priority.
     """
     policy = os.SCHED_FIFO if priority else os.SCHED_OTHER
     try:
@@ -50,7 +54,7 @@ def set_realtime(priority: int, *, thread_id: int = 0) -> str:
     except OSError as error:
         return str(error)
     if not priority:
-        set_time_slice(thread_id=thread_id)
+        set_time_slice(slice_s, thread_id=thread_id)
     return ''
 
 
@@ -73,6 +77,16 @@ def set_time_slice(slice_s: float = TIME_SLICE_S, *, thread_id: int = 0) -> bool
         sched_runtime=round(slice_s * 1e9),
     )
     return bool(ctypes.CDLL(None).syscall(number, thread_id, ctypes.byref(attributes), 0) == 0)
+
+
+def spread_threads(thread_ids: Sequence[int]) -> None:
+    """Share the calling thread's processors out among these threads, where there are enough.
+
+    So that no two of them wait for the same one.
+    """
+    cpus = sorted(os.sched_getaffinity(0))
+    for index, thread_id in enumerate(thread_ids):
+        os.sched_setaffinity(thread_id, cpus[index :: len(thread_ids)] or cpus)
 
 
 def settle_process() -> None:

@@ -82,9 +82,9 @@ class CommandOutlet:
         self._delivered = all(p.get_subscription_count() > 0 for p in self._publishers)
 
     @property
-    def thread_id(self) -> int:
-        """Of the thread that sends what is scheduled."""
-        return self._sender.thread_id
+    def thread_ids(self) -> tuple[int, ...]:
+        """Of the threads of which any sends what is scheduled."""
+        return self._sender.thread_ids
 
     def schedule(self, due_ns: int) -> None:
         """See Outlet."""
@@ -93,7 +93,10 @@ class CommandOutlet:
 
     def cancel(self) -> bool:
         """See Outlet."""
-        return not self._loaded or self._sender.cancel()
+        if not self._loaded or self._sender.cancel():
+            return True
+        self._count()
+        return False
 
     def publish(self) -> None:
         """See Outlet. Raises SendError, unless ROS is shutting down."""
@@ -105,6 +108,9 @@ class CommandOutlet:
             if self._node.context.ok():
                 raise
             return
+        self._count()
+
+    def _count(self) -> None:
         if self.enabled:
             self.published += 1
             self.undelivered += not self._delivered

@@ -23,7 +23,13 @@ from sparkrt_ros.nodes.control_loop import (
 )
 from sparkrt_ros.nodes.message_pacer import MessagePacer
 from sparkrt_ros.nodes.polled import PolledSubscription
-from sparkrt_ros.nodes.scheduling import set_realtime, set_time_slice
+from sparkrt_ros.nodes.pose_merger import FOREVER_NS
+from sparkrt_ros.nodes.scheduling import (
+    SENDER_TIME_SLICE_S,
+    set_realtime,
+    set_time_slice,
+    spread_threads,
+)
 from sparkrt_ros.nodes.streamer_core import Options, Pose, StreamerCore
 from sparkrt_ros.nodes.streamer_outlet import CommandOutlet
 from sparkrt_ros.nodes.streamer_pose import PoseSource
@@ -40,13 +46,14 @@ AHEAD_NS = 5_000_000
 # So long after a command is due it has left, and the ROS thread may work.
 AFTER_NS = 300_000
 
+
 Values = Mapping[str, Any]
 
 
 class StreamerParts:
     """One robot's core, control loop, command publishers and joint subscriptions.
 
-    beat: of the ROS thread, which polls the joint states; told when the control thread rests.
+    beat: of the ROS thread; told when the control thread rests, which then polls the joint states.
     trace: told what arrives and what is done while it is enabled.
     poll: called from the control thread before each tick in real time, to take the chunks that
         arrived; one of them may bring the tick forward.
@@ -84,7 +91,7 @@ class StreamerParts:
         self.outlet = CommandOutlet(node, contract, events)
         self.outlet.enabled = bool(values['control.enabled'])
         self._period_s = 1.0 / self.rate_hz
-        self._sent_ns = 0
+        self._sent_ns = self._due_ns = 0
         self.outlet.set_period(self._period_s)
         self.core = StreamerCore.for_robot(
             contract, period_s=1.0 / self.rate_hz, outlet=self.outlet, notify=self._notice
@@ -118,7 +125,10 @@ class StreamerParts:
         return self.policy_mode if self.policy_mode in MODES else 'queue'
 
     def now_ns(self) -> int:
-        return int(self._node.get_clock().now().nanoseconds)
+        """By the node's clock, which is the system's unless it is simulated."""
+        if self.simulated:
+            return int(self._node.get_clock().now().nanoseconds)
+        return time.time_ns()
 
     def apply(self, values: Values, *, contract: RobotContract | None = None) -> None:
         """Take changed live parameters between two ticks.
@@ -129,6 +139,7 @@ class StreamerParts:
         if contract is not None:
             self.contract = contract
         self._set_priority()
+        spread_threads(self.outlet.thread_ids)  # what may be used may have changed
         self.core.watch(self._trace if self._trace.enabled else None)
         self.pose.set_rate()
         limits = None if contract is None else contract.action_limits
@@ -168,7 +179,9 @@ class StreamerParts:
             self._deliver(Pose(values=nothing, fresh_until_ns=2**62, number=1))
         self.core.activate(self.now_ns())
         set_time_slice()  # of this thread, which holds the interpreter at times
-        set_time_slice(thread_id=self.outlet.thread_id)
+        for thread_id in self.outlet.thread_ids:
+            set_time_slice(SENDER_TIME_SLICE_S, thread_id=thread_id)
+        spread_threads(self.outlet.thread_ids)
         self.loop.start()
         self._set_priority()
 
@@ -176,20 +189,24 @@ class StreamerParts:
         """Nothing is sent once this returns; whether the control thread has ended too."""
         if self._priority:
             set_realtime(0)
-            set_realtime(0, thread_id=self.outlet.thread_id)
+            for thread_id in self.outlet.thread_ids:
+                set_realtime(0, thread_id=thread_id, slice_s=SENDER_TIME_SLICE_S)
             self._priority = 0
         self.core.deactivate(self.now_ns())
-        return self.loop.stop(timeout_s=timeout_s)
+        ended = self.loop.stop(timeout_s=timeout_s)
+        self._beat.let_go()
+        return ended
 
     def _set_priority(self) -> None:
-        """Of the control thread, of the sending one, and of this one.
+        """Of the control thread, of the sending ones, and of this one.
 
         This one holds the interpreter at times.
         """
         priority = int(self._values['control.realtime_priority'])
         if self.loop.running and priority != self._priority:
             self.loop.priority = priority
-            set_realtime(priority, thread_id=self.outlet.thread_id)
+            for thread_id in self.outlet.thread_ids:
+                set_realtime(priority, thread_id=thread_id, slice_s=SENDER_TIME_SLICE_S)
             set_realtime(max(1, priority - 1) if priority else 0)
             self._priority = priority
 
@@ -209,20 +226,30 @@ class StreamerParts:
             return
         self._poll()
         left_ns = self.loop.left_ns
-        self.core.prepare(self.now_ns() + left_ns, due_ns=time.monotonic_ns() + left_ns)
-        if left_ns == 0:
-            self.core.release()
-        sent_ns = self.outlet.sent_ns
-        self.loop.note(None if sent_ns == self._sent_ns else sent_ns)
-        self._sent_ns = sent_ns
+        due_ns = time.monotonic_ns() + left_ns
+        self.core.prepare(self.now_ns() + left_ns, due_ns=due_ns)
+        self._note_sent()
+        # What a chunk brought forward takes as long as it takes.
+        self._due_ns = FOREVER_NS if self.loop.early else due_ns
+        if time.monotonic_ns() >= due_ns:
+            self.core.release()  # nobody need be woken for it
         self._let_others(left_ns)
 
-    def _let_others(self, left_ns: int) -> None:
-        """Let the ROS thread do what waits for it, once the command has been sent.
+    def _note_sent(self) -> None:
+        """Tell the loop of the command before this one."""
+        sent_ns = self.outlet.sent_ns
+        if sent_ns == self._sent_ns:
+            self.loop.note(None)
+        else:
+            self.loop.note(sent_ns, late_ns=sent_ns - self._due_ns)
+        self._sent_ns = sent_ns
 
-        Before that, it could hold a lock of the middleware at the wrong moment.
+    def _let_others(self, left_ns: int) -> None:
+        """Do the small tasks that wait, and let the ROS thread do the others, once the command has
+        been sent: before that, they could hold a lock of the middleware at the wrong moment.
         """
-        waits = self._beat.waits(self.loop.period_s)
+        # A trace is told of every message at once, which is more than there is time for here.
+        waits = not self._trace.enabled and self._beat.waits(self.loop.period_s)
         if not waits and not self._news:
             return
         if left_ns:

@@ -48,7 +48,7 @@ class PoseSource:
             if stream.timing.by_header_alone
         }
         self._rate_hz = poll_rate_hz(stream.max_age_s for stream in contract.state_streams)
-        self._task = beat.every(self._rate_hz, self.poll)
+        self._task = beat.every(self._rate_hz, self.poll, shared=True)
         self.set_rate()
 
     def set_rate(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from sparkrt_ros.runtime.types import ActionChunk
 
 
 class StreamerTrace:
-    """A ``Witness`` of the core, and of what arrives; publishes from the ROS thread alone.
+    """A ``Witness`` of the core, and of what arrives; for any thread.
 
     notify: called after each control tick, from the control thread; must not block.
     unmatched: topics of which the other side is missing.
@@ -26,6 +27,7 @@ class StreamerTrace:
         self._notify = notify
         self._tracer = Tracer(node)
         self._log = self._tracer.log
+        self._publishing = threading.Lock()
         self._chunk_id = 0
         self._tick_ns = 0
         self.unmatched: Callable[[], tuple[str, ...]] = tuple
@@ -85,8 +87,11 @@ class StreamerTrace:
 
     def publish(self) -> None:
         """Send what was noted or discovered since the last time, if anything."""
-        if not self.enabled:
-            return
+        if self.enabled:
+            with self._publishing:
+                self._publish()
+
+    def _publish(self) -> None:
         entries, unmatched = len(self._log), self.unmatched()
         if entries == 0 and unmatched == self._told_unmatched:
             return

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import threading
 import time
+from pathlib import Path
 
+import numpy as np
 import pytest
 import rclpy
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.serialization import serialize_message
+from ros_fixtures import TINY_ROBOT
 from std_msgs.msg import Float64MultiArray
 
+from sparkrt_ros.convert.contract import load_contract
 from sparkrt_ros.nodes import qos
 from sparkrt_ros.nodes.command_sender import CommandSender, SendError
+from sparkrt_ros.nodes.streamer_outlet import CommandOutlet
 
 pytestmark = pytest.mark.ros
 
@@ -32,10 +36,14 @@ class Ear:
         self.heard: list[tuple[str, float]] = []
         self.stamps_ns: list[int] = []
         self.changed = threading.Condition()
+        self.node = node
         self.publishers = {}
         for name in ('arm', 'gripper'):
             node.create_subscription(Float64MultiArray, name, self._take(name), 10)
             self.publishers[name] = node.create_publisher(Float64MultiArray, name, qos.COMMAND)
+
+    def listen(self, topic: str) -> None:
+        self.node.create_subscription(Float64MultiArray, topic, self._take(topic), 10)
 
     def _take(self, name: str):
         def take(message: Float64MultiArray, info) -> None:
@@ -158,14 +166,35 @@ def test_what_the_middleware_refuses_is_an_error_once(ear, sender):
 
 def test_a_closed_sender_has_no_thread_and_sends_nothing(ear):
     sender = CommandSender()
-    task = f'/proc/self/task/{sender.thread_id}'
-    assert os.path.exists(task)
-    with open(f'{task}/comm') as name:
-        assert name.read().strip() == 'sender'
+    tasks = [Path(f'/proc/self/task/{number}') for number in sender.thread_ids]
+    assert len(set(tasks)) == 2
+    assert [(task / 'comm').read_text().strip() for task in tasks] == ['sender', 'sender']
     sender.load(ear.load(8.0, 'arm'), due_ns=time.monotonic_ns() + NEVER_NS)
     sender.close()
-    assert not os.path.exists(task)
+    assert not any(task.exists() for task in tasks)
     sender.close()
     with contextlib.closing(CommandSender()) as other:
         other.load(ear.load(9.0, 'arm'), due_ns=0)
         assert ear.wait(1) == [('arm', 9.0)]
+
+
+def test_a_command_that_had_left_before_it_was_withdrawn_counts_as_published(ear):
+    contract = load_contract(str(TINY_ROBOT))
+    outlet = CommandOutlet(ear.node, contract, qos.QosEvents(ear.node))
+    topic = outlet.links()[0].topic
+    ear.listen(topic)
+    deadline_s = time.monotonic() + LIMIT_S
+    while topic in outlet.unmatched():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    command = np.zeros(len(contract.action))
+    outlet.prepare(command, now_ns=0)
+    outlet.schedule(time.monotonic_ns() + NEVER_NS)
+    assert outlet.cancel()
+    assert outlet.published == 0
+    outlet.prepare(command, now_ns=0)
+    outlet.schedule(0)
+    ear.wait(1)
+    assert not outlet.cancel()
+    assert outlet.published == 1
+    outlet.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 pytest.importorskip('rclpy')
@@ -27,10 +29,10 @@ class FakeTimer:
 class Rig:
     """A beat whose clock and timer are driven by hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, **options) -> None:
         self.now_s = 100.0
         self.timer = FakeTimer()
-        self.beat = Beat(self, clock_s=lambda: self.now_s)  # type: ignore[arg-type]
+        self.beat = Beat(self, clock_s=lambda: self.now_s, **options)  # type: ignore[arg-type]
 
     def create_guard_condition(self, callback) -> Rig:
         self.nudged = callback
@@ -148,6 +150,79 @@ def test_the_timer_goes_on_once_the_control_thread_is_gone():
     rig.beat.beat()
     assert counts[0] == before + 1
     assert rig.timer.timer_period_ns == 33_333_333
+
+
+def test_what_is_shared_is_done_by_the_control_thread_itself():
+    rig, counts = Rig(), []
+    rig.beat.every(20.0, counter(counts), shared=True)
+    rig.beat.every(10.0, counter(counts))
+    rig.tick(10.0, 0.02)
+    assert counts == [pytest.approx(200, abs=2), pytest.approx(100, abs=2)]
+    assert rig.nudges <= 105, 'only for what is not'
+    rig.beat.beat()
+    assert counts[0] <= 202, 'the timer leaves it to the control thread'
+
+
+@pytest.mark.parametrize('leave', ['tells', 'vanishes'])
+def test_without_a_control_thread_the_ros_thread_does_what_is_shared(leave):
+    rig, counts = Rig(), []
+    rig.beat.every(20.0, counter(counts), shared=True)
+    rig.run(1.0)
+    assert counts == [20]
+    rig.tick(1.0, 0.02)
+    before = counts[0]
+    rig.now_s += 0.05
+    if leave == 'tells':
+        rig.beat.let_go()
+        assert counts == [before + 1]
+        assert rig.timer.timer_period_ns == 50_000_000
+    else:
+        rig.beat.beat()
+        assert counts == [before], 'it might just be late'
+        assert rig.timer.timer_period_ns == 150_000_000
+        rig.now_s += 0.15
+        rig.beat.beat()
+    rig.run(1.0)
+    assert counts[0] >= before + 6
+    assert rig.timer.timer_period_ns == 50_000_000
+
+
+def test_two_threads_never_do_what_is_shared_at_once():
+    rig, entered, leave, counts = Rig(), threading.Event(), threading.Event(), []
+
+    def act() -> None:
+        counts.append(threading.current_thread())
+        entered.set()
+        assert leave.wait(30.0)
+
+    rig.beat.every(20.0, act, shared=True)
+    control = threading.Thread(target=rig.beat.at_rest)
+    control.start()
+    assert entered.wait(30.0)
+    rig.beat.let_go()  # runs what is due, on this thread
+    leave.set()
+    control.join()
+    assert counts == [control]
+
+
+def test_every_task_is_shielded():
+    seen = []
+
+    def shield(act):
+        def run() -> None:
+            try:
+                act()
+            except ZeroDivisionError as error:
+                seen.append(error)
+
+        return run
+
+    rig = Rig(shield=shield)
+    rig.beat.every(20.0, lambda: 1 // 0, shared=True)
+    rig.beat.every(20.0, lambda: 1 // 0)
+    rig.run(0.05)
+    rig.tick(0.1, 0.02)
+    assert len(seen) >= 4
 
 
 def test_without_tasks_a_control_thread_wakes_nobody():

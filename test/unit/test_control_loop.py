@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 
 from sparkrt_ros.nodes import control_loop, scheduling
-from sparkrt_ros.nodes.control_loop import ControlLoop, MonotonicPacer, PeriodRing, Periods
+from sparkrt_ros.nodes.control_loop import (
+    LATE_NS,
+    LESS_NS,
+    MORE_NS,
+    ControlLoop,
+    Lead,
+    MonotonicPacer,
+    PeriodRing,
+    Periods,
+)
 from sparkrt_ros.runtime.errors import ConfigError
 
 MS = 1_000_000
@@ -383,6 +392,72 @@ def test_periods_of_a_loop_that_works_ahead_are_those_it_is_told():
     periods = run.loop.periods()
     assert periods.count == 2, 'none over a pause'
     assert periods.max_s == pytest.approx(12e-9)
+
+
+LEAST_NS = 5 * MS
+
+
+def late(lead: Lead, count: int) -> Lead:
+    for _ in range(count):
+        lead.note(LATE_NS + 1)
+    return lead
+
+
+@pytest.mark.parametrize(
+    ('rate_hz', 'calm_ms', 'busy_ms'),
+    [
+        (20, 5, 10),
+        (50, 5, 10),
+        (100, 10 / 3, 9),
+        (200, 5 / 3, 4),
+        (500, 2 / 3, 1),
+        (1000, 1 / 3, 1 / 3),
+    ],
+)
+def test_work_begins_earlier_where_it_comes_late_and_leaves_others_their_time(
+    rate_hz, calm_ms, busy_ms
+):
+    lead, period_ns = Lead(LEAST_NS), MS * 1000 // rate_hz
+    assert lead.of(period_ns, realtime=False) == pytest.approx(calm_ms * MS, abs=1)
+    late(lead, 100)
+    assert lead.of(period_ns, realtime=False) == pytest.approx(busy_ms * MS, abs=1)
+
+
+def test_a_lead_grows_step_by_step_and_goes_back_where_nothing_is_late():
+    lead = late(Lead(LEAST_NS), 2)
+    assert lead.of(20 * MS, realtime=False) == LEAST_NS + 2 * MORE_NS
+    for _ in range(1000):
+        lead.note(LATE_NS)
+    assert lead.of(20 * MS, realtime=False) == LEAST_NS + 2 * MORE_NS - 1000 * LESS_NS
+    for _ in range(10_000):
+        lead.note(0)
+    assert lead.of(20 * MS, realtime=False) == LEAST_NS
+
+
+def test_what_a_lead_grew_beyond_its_bound_is_forgotten():
+    lead = late(Lead(LEAST_NS), 1000)
+    lead.of(20 * MS, realtime=False)
+    for _ in range(MORE_NS // LESS_NS):
+        lead.note(0)
+    assert lead.of(20 * MS, realtime=False) <= 2 * LEAST_NS - MORE_NS + LESS_NS
+
+
+def test_a_lead_with_a_real_time_priority_stays_short():
+    lead = late(Lead(LEAST_NS), 100)
+    assert lead.of(20 * MS, realtime=True) == LEAST_NS // 2
+    assert lead.of(3 * MS, realtime=True) == MS
+
+
+def test_a_loop_whose_work_takes_place_late_works_further_ahead():
+    left_ns = []
+
+    def work(run, number) -> None:
+        left_ns.append(run.loop.left_ns)
+        run.loop.note(number * 10, late_ns=LATE_NS + 1 if number in (1, 2) else 0)
+
+    Scripted(work, ticks=5, ahead_ns=2 * MS).run()
+    assert left_ns[:4] == [0, 2 * MS, 2 * MS + MORE_NS, 2 * MS + 2 * MORE_NS]
+    assert left_ns[4] == 2 * MS + 2 * MORE_NS - LESS_NS
 
 
 def real_loop(tick, *, rate_hz: float, priority: int = 0, on_warning=None) -> ControlLoop:

@@ -60,7 +60,7 @@ def make(monkeypatch, tmp_path):
         path.write_text(CONTRACT.replace(STREAM, stream))
         node, poses = FakeNode(), []
         trace = SimpleNamespace(enabled=traced, joints=lambda *_, **__: None, publish=lambda: None)
-        beat = SimpleNamespace(every=lambda rate_hz, act: SimpleNamespace(rate_hz=rate_hz))
+        beat = SimpleNamespace(every=lambda rate_hz, *_, **__: SimpleNamespace(rate_hz=rate_hz))
         source = PoseSource(node, load_contract(path), poses.append, beat=beat, trace=trace)
         return SimpleNamespace(source=source, node=node, poses=poses, arm=node.subscription)
 

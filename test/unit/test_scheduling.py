@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 from sparkrt_ros.nodes import scheduling
-from sparkrt_ros.nodes.scheduling import set_realtime, set_time_slice
+from sparkrt_ros.nodes.scheduling import (
+    TIME_SLICE_S,
+    set_realtime,
+    set_time_slice,
+    spread_threads,
+)
 
 
 def slice_ns(thread_id: int) -> int | None:
@@ -83,7 +88,7 @@ def test_without_a_real_time_priority_a_thread_has_short_turns():
 
     refusal, found_ns = on_a_thread(ask)
     assert refusal == ''
-    assert found_ns in (100_000, None, slice_ns(threading.get_native_id()))
+    assert found_ns in (round(TIME_SLICE_S * 1e9), None, slice_ns(threading.get_native_id()))
 
 
 def test_a_refusal_is_told_in_words(monkeypatch):
@@ -97,3 +102,28 @@ def test_a_refusal_is_told_in_words(monkeypatch):
 def test_a_thread_that_is_not_there_is_an_error():
     with pytest.raises(ProcessLookupError):
         set_time_slice(thread_id=2**30)
+
+
+class Kernel:
+    """Which processors threads were told to keep to."""
+
+    def __init__(self, monkeypatch, *, allowed: set[int]) -> None:
+        self.told: list[tuple[int, set[int]]] = []
+        monkeypatch.setattr(scheduling.os, 'sched_getaffinity', lambda _: set(allowed))
+        monkeypatch.setattr(
+            scheduling.os, 'sched_setaffinity', lambda *told: self.told.append(told)
+        )
+
+
+@pytest.mark.parametrize(
+    ('allowed', 'shares'),
+    [
+        ({0, 1}, ([0], [1])),
+        ({2, 3, 5}, ([2, 5], [3])),
+        ({4}, ([4], [4])),
+    ],
+)
+def test_threads_share_the_processors_of_the_caller(monkeypatch, allowed, shares):
+    kernel = Kernel(monkeypatch, allowed=allowed)
+    spread_threads([11, 12])
+    assert [(who, list(where)) for who, where in kernel.told] == [(11, shares[0]), (12, shares[1])]
