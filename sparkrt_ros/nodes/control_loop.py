@@ -92,6 +92,7 @@ class RosClockPacer:
         self._clock = clock
         self._jumped = threading.Event()
         self._handle = wake_with_clock(clock, self._jumped.set)
+        self._last_ns = self.now_ns()
 
     def now_ns(self) -> int:
         return int(self._clock.now().nanoseconds)
@@ -99,12 +100,11 @@ class RosClockPacer:
     def sleep_until(
         self, deadline_ns: int, stop: threading.Event, *, earliest_ns: int | None = None
     ) -> bool:
-        last_ns = self.now_ns()
         while not stop.is_set():
-            now_ns = self.now_ns()
-            if now_ns >= deadline_ns or now_ns < last_ns:
+            # Before it was at the end of the sleep before: it may go back during a tick as well.
+            last_ns, self._last_ns = self._last_ns, self.now_ns()
+            if self._last_ns >= deadline_ns or self._last_ns < last_ns:
                 break
-            last_ns = now_ns
             self._jumped.wait(STOP_LATENCY_S)
             self._jumped.clear()
         return False

@@ -339,7 +339,7 @@ def test_the_priority_of_the_control_thread_changes_while_it_streams(rig: Stream
     assert rig.set(control__realtime_priority=20).successful
     rig.arm.wait_for(count=5)
     if process.count('priority 20 is not permitted') == 0:
-        assert fifo() == 3, 'the control thread, the sending one and the ROS thread'
+        assert fifo() == 4, 'the control thread, the two that send and the ROS thread'
     assert rig.set(control__realtime_priority=0).successful
     rig.arm.wait_for(count=5)
     assert fifo() == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from sparkrt_ros.nodes.control_loop import (
     MonotonicPacer,
     PeriodRing,
     Periods,
+    RosClockPacer,
 )
 from sparkrt_ros.runtime.errors import ConfigError
 
@@ -180,6 +182,41 @@ def test_a_backward_jump_of_time_goes_on_from_the_new_time():
     ran.run()
     assert ran.begins_ns == [0, 10 * MS, 20 * MS, -500 * MS, -490 * MS, -480 * MS]
     assert ran.loop.overruns == 0
+
+
+class StandingClock:
+    """A node's clock under simulated time, which moves when it is told to."""
+
+    def __init__(self, time_ns: int) -> None:
+        self.time_ns = time_ns
+
+    def now(self) -> SimpleNamespace:
+        return SimpleNamespace(nanoseconds=self.time_ns)
+
+    def create_jump_callback(self, *_, **__) -> SimpleNamespace:
+        return SimpleNamespace(unregister=lambda: None)
+
+
+@pytest.mark.parametrize('when', ['before the sleep', 'during the sleep'])
+def test_a_sleep_in_simulated_time_ends_when_that_has_gone_back(when):
+    pytest.importorskip('rclpy')
+    clock, stop = StandingClock(10_000 * MS), threading.Event()
+    pacer = RosClockPacer(clock)
+    clock.time_ns += 10 * MS
+    assert not pacer.sleep_until(clock.time_ns, stop)
+    back = threading.Timer(
+        0.0 if when == 'before the sleep' else 0.02, clock.__setattr__, ('time_ns', MS)
+    )
+    back.start()
+    if when == 'before the sleep':
+        back.join()  # a tick takes time, and it is then that the clock is set back
+    pacer.sleep_until(10_020 * MS, stop)
+    back.join()
+    assert pacer.now_ns() == MS
+    late = threading.Timer(0.02, clock.__setattr__, ('time_ns', 11 * MS))
+    late.start()
+    pacer.sleep_until(11 * MS, stop)
+    assert pacer.now_ns() == 11 * MS, 'it goes on from the new time'
 
 
 def test_simulated_time_that_begins_or_jumps_ahead_is_no_missed_period():
