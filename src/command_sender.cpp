@@ -113,15 +113,19 @@ public:
     int64_t due_ns, size_t count, const void * const * publishers,
     const uint8_t * const * contents, const size_t * sizes)
   {
-    std::lock_guard<std::mutex> lock(mutex_);
-    items_.resize(count);
-    for (size_t i = 0; i < count; ++i) {
-      items_[i].publisher = publishers[i];
-      items_[i].content.assign(contents[i], contents[i] + sizes[i]);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      items_.resize(count);
+      for (size_t i = 0; i < count; ++i) {
+        items_[i].publisher = publishers[i];
+        items_[i].content.assign(contents[i], contents[i] + sizes[i]);
+      }
+      due_ = Clock::time_point(std::chrono::nanoseconds(due_ns));
+      loaded_ = true;
     }
-    due_ = Clock::time_point(std::chrono::nanoseconds(due_ns));
+    // Not under the lock: who is woken at once takes this thread's processor, would have to wait
+    // for the lock, and the next to run need not be this thread.
     alarm_.set(due_ns);
-    loaded_ = true;
   }
 
   bool cancel() {
