@@ -85,24 +85,19 @@ public:
   static constexpr size_t kThreads = 2;
 
   explicit Sender(Publish publish) : publish_(publish) {
-    for (std::thread & thread : threads_) {
-      thread = std::thread(&Sender::run, this);
+    try {
+      for (std::thread & thread : threads_) {
+        thread = std::thread(&Sender::run, this);
+      }
+    } catch (...) {
+      end();  // the one that did start, without which this would be the end of the process
+      throw;
     }
     std::unique_lock<std::mutex> lock(mutex_);
     started_.wait(lock, [this] { return started_count_ == kThreads; });
   }
 
-  ~Sender() {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      loaded_ = false;
-      ending_ = true;
-    }
-    alarm_.set(0);
-    for (std::thread & thread : threads_) {
-      thread.join();
-    }
-  }
+  ~Sender() { end(); }
 
   Sender(const Sender &) = delete;
   Sender & operator=(const Sender &) = delete;
@@ -146,6 +141,20 @@ public:
   }
 
 private:
+  void end() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      loaded_ = false;
+      ending_ = true;
+    }
+    alarm_.set(0);
+    for (std::thread & thread : threads_) {
+      if (thread.joinable()) {
+        thread.join();
+      }
+    }
+  }
+
   void run() {
     pthread_setname_np(pthread_self(), "sender");
     std::unique_lock<std::mutex> lock(mutex_);
@@ -195,7 +204,7 @@ private:
   size_t started_count_ = 0;
   std::array<int, kThreads> thread_ids_{};
   std::string error_;
-  std::array<std::thread, kThreads> threads_;
+  std::array<std::thread, kThreads> threads_;  // last: they use all the others
 };
 
 thread_local std::string last_error;

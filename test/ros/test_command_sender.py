@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -176,6 +178,37 @@ def test_a_closed_sender_has_no_thread_and_sends_nothing(ear):
     with contextlib.closing(CommandSender()) as other:
         other.load(ear.load(9.0, 'arm'), due_ns=0)
         assert ear.wait(1) == [('arm', 9.0)]
+
+
+SECOND_THREAD_FAILS = """
+import resource
+from sparkrt_ros.nodes.command_sender import CommandSender, SendError
+
+first = CommandSender()  # everything is loaded, and no stack is left over
+used = [line for line in open('/proc/self/status') if line.startswith('VmSize')][0].split()[1]
+limit = int(used) * 1024 + ROOM
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+try:
+    CommandSender()
+except SendError as error:
+    print(error)
+first.close()
+"""
+
+
+@pytest.mark.parametrize('room', ['0', '12 << 20'])
+def test_threads_that_cannot_be_started_are_an_error(room):
+    code = SECOND_THREAD_FAILS.replace('ROOM', f'({room})')
+    stacks_of_8_mb = ['sh', '-c', 'ulimit -s 8192 && exec "$@"', 'sh']
+    done = subprocess.run(
+        [*stacks_of_8_mb, sys.executable, '-c', code],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert 'expected a thread that could be started' in done.stdout
 
 
 def test_a_command_that_had_left_before_it_was_withdrawn_counts_as_published(ear):
