@@ -46,7 +46,6 @@ AHEAD_NS = 5_000_000
 # So long after a command is due it has left, and the ROS thread may work.
 AFTER_NS = 300_000
 
-
 Values = Mapping[str, Any]
 
 
@@ -169,29 +168,25 @@ class StreamerParts:
         return True
 
     def start(self) -> None:
-        """Begin streaming on a fresh control thread. To be called by the ROS thread."""
+        """Begin streaming on a fresh control thread, after :meth:`apply`. By the ROS thread."""
         self._pacer.close()
         self._pacer = self._make_pacer()
         self.loop = self._make_loop()
         self.outlet.reset_counters()
         if not self.pose.merger.needed:
             nothing = np.full(len(self.contract.action), np.nan)
-            self._deliver(Pose(values=nothing, fresh_until_ns=2**62, number=1))
+            self._deliver(Pose(values=nothing, fresh_until_ns=FOREVER_NS, number=1))
         self.core.activate(self.now_ns())
         set_time_slice()  # of this thread, which holds the interpreter at times
         for thread_id in self.outlet.thread_ids:
             set_time_slice(SENDER_TIME_SLICE_S, thread_id=thread_id)
-        spread_threads(self.outlet.thread_ids)
         self.loop.start()
         self._set_priority()
 
     def stop(self, *, timeout_s: float = 1.0) -> bool:
         """Nothing is sent once this returns; whether the control thread has ended too."""
         if self._priority:
-            set_realtime(0)
-            for thread_id in self.outlet.thread_ids:
-                set_realtime(0, thread_id=thread_id, slice_s=SENDER_TIME_SLICE_S)
-            self._priority = 0
+            self._give_priority(0)
         self.core.deactivate(self.now_ns())
         ended = self.loop.stop(timeout_s=timeout_s)
         self._beat.let_go()
@@ -205,10 +200,13 @@ class StreamerParts:
         priority = int(self._values['control.realtime_priority'])
         if self.loop.running and priority != self._priority:
             self.loop.priority = priority
-            for thread_id in self.outlet.thread_ids:
-                set_realtime(priority, thread_id=thread_id, slice_s=SENDER_TIME_SLICE_S)
-            set_realtime(max(1, priority - 1) if priority else 0)
-            self._priority = priority
+            self._give_priority(priority)
+
+    def _give_priority(self, priority: int) -> None:
+        for thread_id in self.outlet.thread_ids:
+            set_realtime(priority, thread_id=thread_id, slice_s=SENDER_TIME_SLICE_S)
+        set_realtime(max(1, priority - 1) if priority else 0)
+        self._priority = priority
 
     def close(self) -> None:
         self.stop()
