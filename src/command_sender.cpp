@@ -1,8 +1,9 @@
 // Sends commands at the very moment they are due, whatever the interpreter is doing.
 //
-// The control thread works a command out some milliseconds ahead and loads its serialized messages
-// here. Threads that need no interpreter and next to no processor time sleep until the command is
-// due; the first of them that the kernel lets run publishes it. A load is sent once or not at all.
+// The control thread works commands out some milliseconds ahead and loads their serialized messages
+// here. Threads that need no interpreter and next to no processor time sleep until the next is due;
+// the first of them that the kernel lets run publishes it. Loads are sent in the order in which they
+// came, each once or not at all.
 //
 // There are two, so that each can keep to processors of its own: where one has to wait for somebody
 // else's turn to end, the other seldom has to as well.
@@ -18,6 +19,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -25,6 +27,7 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -43,6 +46,18 @@ using Publish =
 struct Item {
   const void * publisher = nullptr;
   std::vector<uint8_t> content;  // keeps its capacity from one load to the next
+};
+
+struct Load {
+  Clock::time_point due;
+  size_t count = 0;
+  std::vector<Item> items;  // never shrinks; the first `count` are meant
+};
+
+// When something was to be sent, and when it was.
+struct Sent {
+  int64_t due_ns;
+  int64_t at_ns;
 };
 
 // A moment to sleep until. To set it wakes nobody, which costs more than anything else here.
@@ -83,6 +98,7 @@ private:
 class Sender {
 public:
   static constexpr size_t kThreads = 2;
+  static constexpr size_t kLoads = 8;
 
   explicit Sender(Publish publish) : publish_(publish) {
     try {
@@ -104,47 +120,64 @@ public:
 
   int thread_id(size_t index) const { return index < kThreads ? thread_ids_[index] : 0; }
 
+  // Throws std::length_error where kLoads wait already.
   void load(
     int64_t due_ns, size_t count, const void * const * publishers,
     const uint8_t * const * contents, const size_t * sizes)
   {
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      items_.resize(count);
-      for (size_t i = 0; i < count; ++i) {
-        items_[i].publisher = publishers[i];
-        items_[i].content.assign(contents[i], contents[i] + sizes[i]);
+      if (waiting_ == kLoads) {
+        throw std::length_error(std::to_string(kLoads) + " loads are waiting already");
       }
-      due_ = Clock::time_point(std::chrono::nanoseconds(due_ns));
-      loaded_ = true;
+      Load & load = loads_[(first_ + waiting_) % kLoads];
+      load.due = Clock::time_point(std::chrono::nanoseconds(due_ns));
+      load.count = count;
+      load.items.resize(std::max(count, load.items.size()));
+      for (size_t i = 0; i < count; ++i) {
+        load.items[i].publisher = publishers[i];
+        load.items[i].content.assign(contents[i], contents[i] + sizes[i]);
+      }
+      if (waiting_++ != 0) {
+        return;  // whoever sends the one before sets the alarm
+      }
     }
     // Not under the lock: who is woken at once takes this thread's processor, would have to wait
     // for the lock, and the next to run need not be this thread.
     alarm_.set(due_ns);
   }
 
-  bool cancel() {
+  size_t cancel() {
     std::lock_guard<std::mutex> lock(mutex_);
-    const bool prevented = loaded_;
-    loaded_ = false;
+    const size_t prevented = waiting_;
+    waiting_ = 0;
     return prevented;
   }
 
-  int64_t flush(std::string & error) {
+  bool flush(std::string & error) {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (loaded_) {
-      publish();
-    }
+    publish_due();
     error.swap(error_);
     error_.clear();
-    return error.empty() ? sent_.count() : -1;
+    return error.empty();
+  }
+
+  size_t take(int64_t * due_ns, int64_t * at_ns, size_t room) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const size_t count = std::min(room, sent_count_);
+    for (size_t i = 0; i < count; ++i) {
+      due_ns[i] = sent_[i].due_ns;
+      at_ns[i] = sent_[i].at_ns;
+    }
+    drop(count);
+    return count;
   }
 
 private:
   void end() {
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      loaded_ = false;
+      waiting_ = 0;
       ending_ = true;
     }
     alarm_.set(0);
@@ -164,20 +197,42 @@ private:
       lock.unlock();
       alarm_.wait();
       lock.lock();
-      // It may have been sent or cancelled meanwhile, and another loaded for later.
-      if (loaded_ && Clock::now() >= due_) {
-        publish();
-      }
+      publish_due();
     }
     lock.unlock();
     alarm_.set(0);  // the other thread may not have seen the first
   }
 
-  // Under the lock: who cancels knows that nothing is on its way any more.
-  void publish() {
-    loaded_ = false;
-    sent_ = Clock::now().time_since_epoch();
-    for (Item & item : items_) {
+  // Under the lock, as what it calls: who cancels knows that nothing is on its way any more.
+  // There may be nothing to send: it may have been sent or cancelled, and another loaded for later.
+  void publish_due() {
+    bool any = false;
+    while (waiting_ != 0 && Clock::now() >= loads_[first_].due) {
+      Load & load = loads_[first_];
+      first_ = (first_ + 1) % kLoads;
+      --waiting_;
+      any = true;
+      publish(load);
+    }
+    if (any && waiting_ != 0) {
+      alarm_.set(loads_[first_].due.time_since_epoch().count());
+    }
+  }
+
+  // The oldest records of what was sent.
+  void drop(size_t count) {
+    std::move(sent_.begin() + count, sent_.begin() + sent_count_, sent_.begin());
+    sent_count_ -= count;
+  }
+
+  void publish(Load & load) {
+    if (sent_count_ == sent_.size()) {
+      drop(1);
+    }
+    sent_[sent_count_++] = {
+      load.due.time_since_epoch().count(), Clock::now().time_since_epoch().count()};
+    for (size_t i = 0; i < load.count; ++i) {
+      Item & item = load.items[i];
       rcutils_uint8_array_t message = rcutils_get_zero_initialized_uint8_array();
       message.buffer = item.content.data();
       message.buffer_length = message.buffer_capacity = item.content.size();
@@ -196,10 +251,11 @@ private:
   std::mutex mutex_;
   std::condition_variable started_;
   Alarm alarm_;
-  std::vector<Item> items_;
-  Clock::time_point due_;
-  std::chrono::nanoseconds sent_{0};
-  bool loaded_ = false;
+  std::array<Load, kLoads> loads_;  // a ring
+  size_t first_ = 0;
+  size_t waiting_ = 0;
+  std::array<Sent, 2 * kLoads> sent_{};  // and not taken yet, oldest first
+  size_t sent_count_ = 0;
   bool ending_ = false;
   size_t started_count_ = 0;
   std::array<int, kThreads> thread_ids_{};
@@ -236,8 +292,8 @@ int sparkrt_sender_thread_id(const Sender * sender, size_t index) {
   return sender->thread_id(index);
 }
 
-// Replaces what is loaded. Everything is copied but the publishers, which must live until the
-// load was sent or cancelled.
+// Behind what is loaded. Everything is copied but the publishers, which must live until the load
+// was sent or cancelled.
 int sparkrt_sender_load(
   Sender * sender, int64_t due_ns, size_t count, const void * const * publishers,
   const uint8_t * const * contents, const size_t * sizes)
@@ -245,13 +301,19 @@ int sparkrt_sender_load(
   return guarded([&] { sender->load(due_ns, count, publishers, contents, sizes); return 0; });
 }
 
-// When this returns, what was loaded has been sent (0) or never will be (1).
-int sparkrt_sender_cancel(Sender * sender) { return sender->cancel() ? 1 : 0; }
+// When this returns, all loads have been sent or never will be. How many those are.
+size_t sparkrt_sender_cancel(Sender * sender) { return sender->cancel(); }
 
-// When this returns, what was loaded has been sent, due or not. When that was; -1 where something
-// could not be sent since the last call.
-int64_t sparkrt_sender_flush(Sender * sender) {
-  return guarded([&] { return sender->flush(last_error); });
+// When this returns, every load that is due has been sent. -1 where something could not be sent
+// since the last call.
+int sparkrt_sender_flush(Sender * sender) {
+  return guarded([&] { return sender->flush(last_error) ? 0 : -1; });
+}
+
+// The oldest loads that were sent and not yet taken: when they were due, and when they were sent.
+// How many, at most `room`.
+size_t sparkrt_sender_take(Sender * sender, int64_t * due_ns, int64_t * at_ns, size_t room) {
+  return sender->take(due_ns, at_ns, room);
 }
 
 // Of the calling thread; valid until its next call.

@@ -14,9 +14,11 @@ from typing import Any
 
 from ament_index_python.packages import get_package_prefix
 
+from sparkrt_ros.nodes.streamer_values import Sent
 from sparkrt_ros.runtime.errors import SparkRTError
 
 THREADS = 2
+MAX_LOADS = 8
 _PACKAGE, _LIBRARY = 'sparkrt', 'libsparkrt_command_sender.so'
 
 
@@ -25,7 +27,7 @@ class SendError(SparkRTError):
 
 
 class CommandSender:
-    """Holds at most one load of messages, which is sent once or not at all.
+    """Holds loads of messages, at most MAX_LOADS; each is sent once or not at all, in their order.
 
     To be called by one thread at a time but for :meth:`cancel`. thread_ids: of the kernel; any of
     these threads sends.
@@ -40,12 +42,14 @@ class CommandSender:
             )
         number = self._library.sparkrt_sender_thread_id
         self.thread_ids = tuple(int(number(self._sender, index)) for index in range(THREADS))
+        self._due_ns = (ctypes.c_int64 * MAX_LOADS)()
+        self._at_ns = (ctypes.c_int64 * MAX_LOADS)()
         self._make_room(1)
 
     def load(self, messages: Sequence[tuple[Any, bytes]], *, due_ns: int) -> None:
         """Send ``messages``, each on its publisher, at ``due_ns`` of the monotonic clock.
 
-        They replace what was loaded before.
+        Those that were loaded before are sent before. Raises SendError where MAX_LOADS wait.
         """
         count = len(messages)
         if count > len(self._sizes):
@@ -57,29 +61,33 @@ class CommandSender:
             sizes[index] = len(content)
         load = self._library.sparkrt_sender_load
         if load(self._sender, due_ns, count, publishers, contents, sizes):
-            raise SendError('command', found=self._error(), expected='memory for its messages')
+            raise SendError('command', found=self._error(), expected='room for its messages')
 
     def _make_room(self, count: int) -> None:
         self._publishers = (ctypes.c_void_p * count)()
         self._contents = (ctypes.c_char_p * count)()
         self._sizes = (ctypes.c_size_t * count)()
 
-    def cancel(self) -> bool:
-        """When this returns, what was loaded has been sent (False) or never will be (True)."""
-        return bool(self._library.sparkrt_sender_cancel(self._sender))
+    def cancel(self) -> int:
+        """When this returns, all loads have been sent or never will be; how many those are."""
+        return int(self._library.sparkrt_sender_cancel(self._sender))
 
-    def flush(self) -> int:
-        """When this returns, what was loaded has been sent, due or not; when that was [ns].
+    def flush(self) -> None:
+        """When this returns, every load that is due has been sent.
 
         Raises SendError if something could not be sent since the last time.
         """
-        sent_ns = int(self._library.sparkrt_sender_flush(self._sender))
-        if sent_ns < 0:
+        if self._library.sparkrt_sender_flush(self._sender):
             raise SendError('command', found=self._error(), expected='a middleware that takes it')
-        return sent_ns
+
+    def take(self) -> list[Sent]:
+        """The loads that were sent and not yet taken, oldest first; at most MAX_LOADS."""
+        due_ns, at_ns = self._due_ns, self._at_ns
+        count = self._library.sparkrt_sender_take(self._sender, due_ns, at_ns, MAX_LOADS)
+        return [Sent(due_ns[index], at_ns[index]) for index in range(count)]
 
     def close(self) -> None:
-        """Cancel, and end the thread."""
+        """Cancel, and end the threads."""
         sender, self._sender = self._sender, None
         if sender:
             self._library.sparkrt_sender_destroy(sender)
@@ -91,18 +99,15 @@ class CommandSender:
 @cache
 def _library() -> Any:
     library = ctypes.CDLL(str(Path(get_package_prefix(_PACKAGE), 'lib', _LIBRARY)))
-    sender = ctypes.c_void_p
+    sender, size = ctypes.c_void_p, ctypes.c_size_t
     for name, result, arguments in (
         ('create', sender, (sender,)),
         ('destroy', None, (sender,)),
-        ('thread_id', ctypes.c_int, (sender, ctypes.c_size_t)),
-        (
-            'load',
-            ctypes.c_int,
-            (sender, ctypes.c_int64, ctypes.c_size_t, sender, sender, sender),
-        ),
-        ('cancel', ctypes.c_int, (sender,)),
-        ('flush', ctypes.c_int64, (sender,)),
+        ('thread_id', ctypes.c_int, (sender, size)),
+        ('load', ctypes.c_int, (sender, ctypes.c_int64, size, sender, sender, sender)),
+        ('cancel', size, (sender,)),
+        ('flush', ctypes.c_int, (sender,)),
+        ('take', size, (sender, sender, sender, size)),
         ('error', ctypes.c_char_p, ()),
     ):
         function = getattr(library, f'sparkrt_sender_{name}')

@@ -40,11 +40,11 @@ STOP_LATENCY_S = 0.05
 KEPT_PERIODS = 16384
 # From a deadline until work on the next may begin, for others that share the interpreter.
 REST_NS = 1_000_000
-# What is so late lets work begin earlier from then on, and what is not, later again: one late
-# command in 2000 keeps the balance.
+# What is so late lets work begin earlier from then on, by half of what it was late, within these
+# bounds; and what is not, later again: one late command in 2000 at least keeps the balance.
 LATE_NS = 300_000
-MORE_NS = 250_000
-LESS_NS = MORE_NS // 2000
+LEAST_MORE_NS, MOST_MORE_NS = 250_000, 1_000_000
+LESS_NS = LEAST_MORE_NS // 2000
 
 
 class Pacer(Protocol):
@@ -173,25 +173,28 @@ class PeriodRing:
 class Lead:
     """How long before a deadline work on it begins: longer while it comes late all the same.
 
-    A longer one costs nothing but that what arrives meanwhile has to wait for the next tick.
+    A longer one costs nothing but that what arrives meanwhile has to wait for a later tick.
+    most_ahead: so many deadlines may lie before it, its own included. With 1, no work begins
+    before the deadline ahead has passed.
     """
 
-    def __init__(self, least_ns: int) -> None:
+    def __init__(self, least_ns: int, *, most_ahead: int = 1) -> None:
         self._least_ns = least_ns
         self._more_ns = 0
+        self.most_ahead = most_ahead
 
     def of(self, period_ns: int, *, realtime: bool) -> int:
         if realtime:
             return min(self._least_ns // 2, period_ns // 3)
         least_ns = min(self._least_ns, period_ns // 3)
-        most_ns = max(least_ns, min(2 * self._least_ns, period_ns - REST_NS))
+        most_ns = max(least_ns, min(2 * self._least_ns, self.most_ahead * period_ns - REST_NS))
         self._more_ns = min(self._more_ns, most_ns - least_ns)
         return least_ns + self._more_ns
 
     def note(self, late_ns: int) -> None:
         """So late was the last one."""
         if late_ns > LATE_NS:
-            self._more_ns += MORE_NS
+            self._more_ns += min(max(late_ns // 2, LEAST_MORE_NS), MOST_MORE_NS)
         else:
             self._more_ns = max(0, self._more_ns - LESS_NS)
 
@@ -208,7 +211,9 @@ class ControlLoop:
     ahead_ns: tick so long before each deadline, at most a third of a period, for what takes longer
         than it may be late; half of that with a real-time priority, and more while it is late
         nevertheless. :meth:`note` is then to be told when it took place.
-    left_ns: from the tick under way until its deadline. early: it was brought forward.
+    most_ahead: see Lead; may be changed while the loop runs.
+    due_ns: the deadline of the tick under way, by the pacer's clock, or when it began, where that
+        was later or it was brought forward (early).
     jump_ns: a deadline missed by more than this was jumped over by the clock, as simulated time
         does when it starts; the loop goes on from there, and no period was missed. None: never.
     Raises ConfigError for an impossible rate or priority.
@@ -223,11 +228,12 @@ class ControlLoop:
         on_error: Callable[[Exception], None],
         on_warning: Callable[[str], object],
         ahead_ns: int = 0,
+        most_ahead: int = 1,
         priority: int = 0,
         jump_ns: int | None = None,
     ) -> None:
         self._tick = tick
-        self._lead = Lead(ahead_ns)
+        self._lead = Lead(ahead_ns, most_ahead=most_ahead)
         self._pacer = pacer
         self._on_error = on_error
         self._on_warning = on_warning
@@ -253,7 +259,15 @@ class ControlLoop:
         self._rate_hz = rate_hz
         if not self.running:
             self.period_s = self.elapsed_s = 1.0 / rate_hz
-            self.left_ns = 0
+            self.due_ns = 0
+
+    @property
+    def most_ahead(self) -> int:
+        return self._lead.most_ahead
+
+    @most_ahead.setter
+    def most_ahead(self, most_ahead: int) -> None:
+        self._lead.most_ahead = most_ahead
 
     @property
     def priority(self) -> int:
@@ -277,7 +291,7 @@ class ControlLoop:
         return self._thread is not None and self._thread.is_alive()
 
     def note(self, at_ns: int | None, *, late_ns: int = 0) -> None:
-        """When what the tick before led to took place; None: it led to nothing. For ahead_ns.
+        """When what the next tick in turn led to took place; None: to nothing. For ahead_ns.
 
         late_ns: after it was due.
         """
@@ -334,7 +348,7 @@ class ControlLoop:
             now_ns = begin_ns = self._pacer.now_ns()
             if ahead_ns and not early:
                 begin_ns = max(now_ns, deadline_ns)
-            self.elapsed_s, self.left_ns = self.period_s, begin_ns - now_ns
+            self.elapsed_s, self.due_ns = self.period_s, begin_ns
             if self._clock_jumped(begin_ns, last_ns, deadline_ns):
                 deadline_ns = begin_ns  # go on from where time is
             elif last_ns is not None:

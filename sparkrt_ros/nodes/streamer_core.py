@@ -5,10 +5,11 @@ States, as in StreamerProgress: ``inactive``; ``waiting`` for a first chunk, sen
 ``stopped`` when that lasted ``hold_s``, sending nothing; ``paused``. New chunks lead back to
 ``streaming``, from a silent state by way of the measured pose.
 
-The control thread calls :meth:`StreamerCore.prepare` a little before each command is due; its
-outlet sends it when it is. Another thread offers chunks and poses, which never waits for that, and
-makes requests (pause, resume, reset, options), which do: when a request returns it holds, and none
-that stops the robot leaves a command on its way.
+The control thread calls :meth:`StreamerCore.prepare` some time before each command is due, on a
+busy machine even before the one ahead of it is; the outlet sends each when it is due. Another
+thread offers chunks and poses, which never waits for that, and makes requests (pause, resume,
+reset, options), which do: when a request returns it holds, and none that stops the robot leaves a
+command on its way.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ import numpy.typing as npt
 
 from sparkrt_ros.convert.contract import ActionLimits, RobotContract
 from sparkrt_ros.nodes.guard import Guard, Verdict
-from sparkrt_ros.nodes.streamer_values import Options, Outlet, Pose, Snapshot
+from sparkrt_ros.nodes.streamer_under_way import Tick, UnderWay
+from sparkrt_ros.nodes.streamer_values import Options, Outlet, Pose, Sent, Snapshot
 from sparkrt_ros.nodes.streamer_witness import Witness
 from sparkrt_ros.runtime.chunking.admission import Refusal
 from sparkrt_ros.runtime.chunking.seam import SeamFigures
@@ -39,6 +41,8 @@ class StreamerCore:
     """One robot's stream of commands.
 
     notify: called when a chunk was taken or the state changed; must not block.
+    settled: told of each prepared tick in turn when its command was sent; None: it had none, or
+        it was taken back.
     """
 
     def __init__(
@@ -50,12 +54,14 @@ class StreamerCore:
         period_s: float,
         outlet: Outlet,
         notify: Callable[[], None],
+        settled: Callable[[Sent | None], None] = lambda _: None,
     ) -> None:
         self._timeline = timeline
         self._guard = guard
         self._velocity = velocity_columns
         self._outlet = outlet
         self._notify = notify
+        self._tell_settled = settled
         self._lock = threading.Lock()
         self._inbox: deque[tuple[ActionChunk, int, int]] = deque(maxlen=INBOX_CHUNKS)
         self._target = np.zeros(velocity_columns.size)
@@ -74,8 +80,8 @@ class StreamerCore:
         self.guard_reason = ''
         self.defect = ''
         self._witness: Witness | None = None
-        self._ready = self._under_way = False
-        self._prepared_ns = self._pose_number = 0
+        self._ready = False
+        self._under_way = UnderWay(outlet, settled=self._settled)
         self._reset_counters()
 
     @classmethod
@@ -86,6 +92,7 @@ class StreamerCore:
         period_s: float,
         outlet: Outlet,
         notify: Callable[[], None],
+        settled: Callable[[Sent | None], None] = lambda _: None,
     ) -> StreamerCore:
         """The core for the joints and limits of ``contract``; it still needs its options."""
         return cls(
@@ -99,6 +106,7 @@ class StreamerCore:
             period_s=period_s,
             outlet=outlet,
             notify=notify,
+            settled=settled,
         )
 
     @property
@@ -228,48 +236,50 @@ class StreamerCore:
     def tick(self, now_ns: int) -> None:
         """Send the command due at ``now_ns``, or nothing: both steps at once."""
         with self._lock:
-            self._prepare(now_ns)
-            self._release()
+            tick = self._prepare(now_ns)
+            if tick.sends:
+                self._outlet.publish()
+                self.sent += 1
+            self._testify(tick)
             self._tell()
 
     def prepare(self, now_ns: int, *, due_ns: int) -> None:
         """Work out the command due at ``now_ns``, which may be some milliseconds ahead.
 
-        due_ns: the same moment by the monotonic clock. It is sent then, or at :meth:`release` if
-        that is earlier; never if a request comes in between that stops the robot.
+        due_ns: the same moment by the monotonic clock. It is sent then; never if a request comes
+        in between that stops the robot. What is due already of what was prepared before is sent
+        first.
         """
         with self._lock:
-            if self._under_way:
-                self._release()
-            self._prepare(now_ns)
-            if self._ready:
-                self._outlet.schedule(due_ns)
+            self._under_way.settle()
+            self._under_way.add(self._prepare(now_ns), due_ns=due_ns)
             self._tell()
 
-    def release(self) -> None:
-        """What was prepared is sent when this returns."""
+    def settle(self) -> None:
+        """Of what was prepared, all that is due has been sent when this returns."""
         with self._lock:
-            self._release()
+            self._under_way.settle()
 
-    def _prepare(self, now_ns: int) -> None:
-        self._under_way = True
-        self._prepared_ns, self._pose_number = now_ns, 0
+    def _prepare(self, now_ns: int) -> Tick:
+        self._ready = False
+        pose = None
         if self._state not in ('inactive', 'paused') and not self.defect:
             pose = self._play(now_ns)
-            self._pose_number = 0 if pose is None else pose.number
             self._note(now_ns)
+        number = 0 if pose is None else pose.number
+        return Tick(now_ns, number, self._ready, self._witness)
 
-    def _release(self) -> None:
-        self._under_way = False
-        if self._ready:
-            self._ready = False
-            self._outlet.publish()
-            self.sent += 1
-        if self._witness is not None:
-            self._witness.ticked(
-                self._prepared_ns,
+    def _settled(self, tick: Tick, sent: Sent | None) -> None:
+        self.sent += sent is not None
+        self._tell_settled(sent)
+        self._testify(tick)
+
+    def _testify(self, tick: Tick) -> None:
+        if tick.witness is not None:
+            tick.witness.ticked(
+                tick.now_ns,
                 state=self._state,
-                pose=self._pose_number,
+                pose=tick.pose_number,
                 sent=self.sent,
                 stops=self.stops,
             )
@@ -356,11 +366,7 @@ class StreamerCore:
 
     def _withdraw(self) -> None:
         """Send nothing of what was prepared, unless that has happened."""
-        if not self._ready:
-            return
-        self._ready = False
-        if not self._outlet.cancel():
-            self.sent += 1
+        self.sent += self._under_way.withdraw()
 
     def _starve(self, now_ns: int, cause: str) -> None:
         if self._state == 'streaming':

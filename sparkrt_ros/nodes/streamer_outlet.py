@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import array
 import importlib
+from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from sparkrt_ros.nodes import qos
 from sparkrt_ros.nodes.command_sender import CommandSender, SendError
 from sparkrt_ros.nodes.guard_limits import Float64Array
 from sparkrt_ros.nodes.silent_topics import Link, type_name
+from sparkrt_ros.nodes.streamer_values import Sent
 
 PREVIEW_TOPIC = '~/preview'
 
@@ -27,7 +30,7 @@ class CommandOutlet:
 
     enabled: False sends everything to ``~/preview`` alone.
     published: commands sent to the robot. undelivered: those of them that at least one output
-    had no subscriber for. sent_ns: when the newest was sent, by the monotonic clock.
+    had no subscriber for.
     """
 
     def __init__(self, node: Node, contract: RobotContract, events: qos.QosEvents) -> None:
@@ -54,9 +57,10 @@ class CommandOutlet:
         self._preview_view = np.frombuffer(self._preview_message.position, dtype=np.float64)
         self._sender = CommandSender()
         self._ready: list[tuple[Any, bytes]] = []
-        self._loaded = False
-        self.sent_ns = 0
-        self._delivered = False
+        # Of what is ready, and of each load that is not known to have been sent: whether every
+        # output has a subscriber; None: it is a preview.
+        self._delivered: bool | None = None
+        self._scheduled: deque[bool | None] = deque()
         self.enabled = True
         self.reset_counters()
 
@@ -70,7 +74,7 @@ class CommandOutlet:
 
     def prepare(self, command: Float64Array, *, now_ns: int) -> None:
         """Serialize (A,) SI values for every output. Raises ActionError."""
-        self._ready, self._loaded = [], False
+        self._ready, self._delivered = [], None
         messages = self._commands.fill(command, stamp_ns=now_ns)
         if not self.enabled:
             fill_stamp(self._preview_message.header.stamp, now_ns)
@@ -89,31 +93,37 @@ class CommandOutlet:
     def schedule(self, due_ns: int) -> None:
         """See Outlet."""
         self._sender.load(self._ready, due_ns=due_ns)
-        self._loaded = True
+        self._scheduled.append(self._delivered)
 
-    def cancel(self) -> bool:
-        """See Outlet."""
-        if not self._loaded or self._sender.cancel():
-            return True
-        self._count()
-        return False
-
-    def publish(self) -> None:
+    def settle(self) -> Sequence[Sent]:
         """See Outlet. Raises SendError, unless ROS is shutting down."""
-        if not self._loaded:
-            self.schedule(0)
         try:
-            self.sent_ns = self._sender.flush()
+            self._sender.flush()
         except SendError:
             if self._node.context.ok():
                 raise
-            return
-        self._count()
+        return self._take()
 
-    def _count(self) -> None:
-        if self.enabled:
-            self.published += 1
-            self.undelivered += not self._delivered
+    def cancel(self) -> Sequence[Sent]:
+        """See Outlet."""
+        self._sender.cancel()
+        sent = self._take()
+        self._scheduled.clear()
+        return sent
+
+    def publish(self) -> None:
+        """See Outlet. Raises SendError, unless ROS is shutting down."""
+        self.schedule(0)
+        self.settle()
+
+    def _take(self) -> Sequence[Sent]:
+        sent = self._sender.take()
+        for _ in sent:
+            delivered = self._scheduled.popleft()
+            if delivered is not None:
+                self.published += 1
+                self.undelivered += not delivered
+        return sent
 
     def stop_velocities(self, command: Float64Array, *, now_ns: int) -> None:
         """Publish the outputs that carry velocities, which are 0 in ``command``."""

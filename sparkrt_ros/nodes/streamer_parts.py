@@ -16,6 +16,7 @@ from sparkrt_ros.convert.time import stamp_to_ns
 from sparkrt_ros.convert.urdf import narrow_contract
 from sparkrt_ros.nodes import qos
 from sparkrt_ros.nodes.beat import Beat
+from sparkrt_ros.nodes.command_sender import MAX_LOADS
 from sparkrt_ros.nodes.control_loop import (
     ControlLoop,
     Pacer,
@@ -34,6 +35,7 @@ from sparkrt_ros.nodes.streamer_core import Options, Pose, StreamerCore
 from sparkrt_ros.nodes.streamer_outlet import CommandOutlet
 from sparkrt_ros.nodes.streamer_pose import PoseSource
 from sparkrt_ros.nodes.streamer_trace import StreamerTrace
+from sparkrt_ros.nodes.streamer_values import Sent
 from sparkrt_ros.runtime.chunking.timeline import MAX_COEFF, MODES
 from sparkrt_ros.runtime.errors import MessageError
 from sparkrt_ros.runtime.types import ActionChunk
@@ -43,6 +45,8 @@ CLOCK_JUMP_NS = 1_000_000_000
 # Commands are worked out so long before they are due. That takes half a millisecond, and on a busy
 # machine up to some more until all of it has been let run; to send what is ready takes little.
 AHEAD_NS = 5_000_000
+# So many of them may wait; there is room for those of a change of rate as well.
+MOST_AHEAD = MAX_LOADS - 2
 # So long after a command is due it has left, and the ROS thread may work.
 AFTER_NS = 300_000
 
@@ -90,10 +94,14 @@ class StreamerParts:
         self.outlet = CommandOutlet(node, contract, events)
         self.outlet.enabled = bool(values['control.enabled'])
         self._period_s = 1.0 / self.rate_hz
-        self._sent_ns = self._due_ns = 0
+        self._early_ns = 0
         self.outlet.set_period(self._period_s)
         self.core = StreamerCore.for_robot(
-            contract, period_s=1.0 / self.rate_hz, outlet=self.outlet, notify=self._notice
+            contract,
+            period_s=1.0 / self.rate_hz,
+            outlet=self.outlet,
+            notify=self._notice,
+            settled=self._note_sent,
         )
         self.core.watch(trace if trace.enabled else None)
         self.core.set_options(self._options())
@@ -139,6 +147,7 @@ class StreamerParts:
             self.contract = contract
         self._set_priority()
         spread_threads(self.outlet.thread_ids)  # what may be used may have changed
+        self.loop.most_ahead = self._most_ahead  # before a tick is watched
         self.core.watch(self._trace if self._trace.enabled else None)
         self.pose.set_rate()
         limits = None if contract is None else contract.action_limits
@@ -223,35 +232,41 @@ class StreamerParts:
             self.core.tick(self.now_ns())
             return
         self._poll()
-        left_ns = self.loop.left_ns
-        due_ns = time.monotonic_ns() + left_ns
-        self.core.prepare(self.now_ns() + left_ns, due_ns=due_ns)
-        self._note_sent()
-        # What a chunk brought forward takes as long as it takes.
-        self._due_ns = FOREVER_NS if self.loop.early else due_ns
+        due_ns = self.loop.due_ns
+        if self.loop.early:
+            self._early_ns = due_ns
+        self.core.prepare(self.now_ns() + due_ns - time.monotonic_ns(), due_ns=due_ns)
         if time.monotonic_ns() >= due_ns:
-            self.core.release()  # nobody need be woken for it
-        self._let_others(left_ns)
+            self.core.settle()  # nobody need be woken for it
+        self._let_others(due_ns)
 
-    def _note_sent(self) -> None:
-        """Tell the loop of the command before this one."""
-        sent_ns = self.outlet.sent_ns
-        if sent_ns == self._sent_ns:
+    def _note_sent(self, sent: Sent | None) -> None:
+        """Tell the loop when a command left, which is what its ticks lead to."""
+        if sent is None:
             self.loop.note(None)
-        else:
-            self.loop.note(sent_ns, late_ns=sent_ns - self._due_ns)
-        self._sent_ns = sent_ns
+            return
+        # What a chunk brought forward takes as long as it takes.
+        late_ns = 0 if sent.due_ns == self._early_ns else sent.at_ns - sent.due_ns
+        self.loop.note(sent.at_ns, late_ns=late_ns)
 
-    def _let_others(self, left_ns: int) -> None:
-        """Do the small tasks that wait, and let the ROS thread do the others, once the command has
-        been sent: before that, they could hold a lock of the middleware at the wrong moment.
+    @property
+    def _most_ahead(self) -> int:
+        """Not before the one ahead has been sent where a trace has to tell of each in turn."""
+        return 1 if self._trace.enabled else MOST_AHEAD
+
+    def _let_others(self, due_ns: int) -> None:
+        """Do the small tasks that wait, and let the ROS thread do the others, once the next
+        command has been sent: before that, they could hold a lock of the middleware at the wrong
+        moment.
         """
         # A trace is told of every message at once, which is more than there is time for here.
         waits = not self._trace.enabled and self._beat.waits(self.loop.period_s)
         if not waits and not self._news:
             return
-        if left_ns:
-            time.sleep((left_ns + AFTER_NS) / 1e9)
+        left_ns = due_ns - time.monotonic_ns()
+        if left_ns > 0:
+            until_next_ns = left_ns % round(1e9 * self.loop.period_s)
+            time.sleep((until_next_ns + AFTER_NS) / 1e9)
         if self._news:
             self._news = False
             self._notify()
@@ -280,6 +295,7 @@ class StreamerParts:
         return ControlLoop(
             self._tick,
             ahead_ns=0 if self.simulated else AHEAD_NS,
+            most_ahead=self._most_ahead,
             rate_hz=self.rate_hz,
             pacer=self._pacer,
             on_error=self._on_error,

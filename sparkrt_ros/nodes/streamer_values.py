@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from sparkrt_ros.nodes.guard_limits import Float64Array
+
+
+class Sent(NamedTuple):
+    """When a command was due, and when it was sent; by the monotonic clock [ns]."""
+
+    due_ns: int
+    at_ns: int
 
 
 class Outlet(Protocol):
@@ -15,13 +23,22 @@ class Outlet(Protocol):
         """Make the messages of a command that is due at ``now_ns``; nothing leaves yet."""
 
     def schedule(self, due_ns: int) -> None:
-        """Send what was prepared last at ``due_ns`` of the monotonic clock, unless cancelled."""
+        """Send what was prepared last at ``due_ns`` of the monotonic clock, unless cancelled.
 
-    def cancel(self) -> bool:
-        """Send nothing of what was scheduled; False if it has been sent. Settled on return."""
+        After what was scheduled before.
+        """
+
+    def settle(self) -> Sequence[Sent]:
+        """Send all that is due; what was sent of what was scheduled, since the last time."""
+
+    def cancel(self) -> Sequence[Sent]:
+        """Send nothing more of what was scheduled; what was sent, since :meth:`settle`.
+
+        Settled on return.
+        """
 
     def publish(self) -> None:
-        """Send what was prepared last now, unless it has been sent."""
+        """Send what was prepared last now; it was not scheduled, and nothing else is."""
 
     def stop_velocities(self, command: Float64Array, *, now_ns: int) -> None:
         """Publish only what carries velocities, which are all 0 in ``command``."""
@@ -39,11 +56,16 @@ class MadeUpTimeOutlet:
         self._prepared = command, now_ns
 
     def schedule(self, due_ns: int) -> None:
-        """See Outlet."""
+        """Nobody waits for a moment of real time."""
+        raise NotImplementedError
 
-    def cancel(self) -> bool:
+    def settle(self) -> Sequence[Sent]:
         """See Outlet."""
-        return True
+        return ()
+
+    def cancel(self) -> Sequence[Sent]:
+        """See Outlet."""
+        return ()
 
     def publish(self) -> None:
         """See Outlet."""

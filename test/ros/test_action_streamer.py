@@ -232,6 +232,16 @@ def test_a_dry_run_sends_to_preview_alone_and_enabling_starts_from_the_pose(rig:
     assert 0.0 < first[0] <= 0.1, 'from the measured pose, not from the previewed 0.4'
 
 
+def test_what_a_tick_takes_does_not_move_the_moment_its_command_is_due(rig: StreamerRig):
+    script = Path(__file__).parent / 'unsteady_action_streamer.py'
+    rig.start(script=script, control__enabled=False, control__at_once=False, control__rate_hz=50.0)
+    rig.publish(still(100))
+    rig.preview.wait_until(lambda: len(rig.preview) >= 30)
+    periods_ns = np.diff([stamp_to_ns(message.header.stamp) for message in rig.preview.messages])
+    # Some may be late where the machine is busy; every one would be 3 ms off.
+    assert np.median(np.abs(periods_ns - 20_000_000)) < 500_000
+
+
 def test_rate_and_limits_change_while_it_streams(rig: StreamerRig):
     rig.start(control__hold_s=30.0)
     rig.publish(still(1500))

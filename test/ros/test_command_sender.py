@@ -20,7 +20,7 @@ from std_msgs.msg import Float64MultiArray
 
 from sparkrt_ros.convert.contract import load_contract
 from sparkrt_ros.nodes import qos
-from sparkrt_ros.nodes.command_sender import CommandSender, SendError
+from sparkrt_ros.nodes.command_sender import MAX_LOADS, CommandSender, SendError
 from sparkrt_ros.nodes.streamer_outlet import CommandOutlet
 
 pytestmark = pytest.mark.ros
@@ -100,43 +100,92 @@ def sender():
     made.close()
 
 
+def taken(sender, count: int) -> list:
+    """The records of so many loads, once they have been sent."""
+    records, deadline_s = [], time.monotonic() + LIMIT_S
+    while len(records) < count:
+        assert time.monotonic() < deadline_s, records
+        time.sleep(0.001)
+        records += sender.take()
+    return records
+
+
 def test_a_load_is_sent_when_it_is_due_on_every_publisher(ear, sender):
-    begin_ns, wall_ns = time.monotonic_ns(), time.time_ns()
-    sender.load(ear.load(1.0), due_ns=begin_ns + SOON_NS)
+    due_ns, wall_ns = time.monotonic_ns() + SOON_NS, time.time_ns()
+    sender.load(ear.load(1.0), due_ns=due_ns)
     assert sorted(ear.wait(2)) == [('arm', 1.0), ('gripper', 1.0)]
-    assert sender.flush() >= begin_ns + SOON_NS, 'not before'
+    ((told_ns, sent_ns),) = taken(sender, 1)
+    assert told_ns == due_ns
+    assert sent_ns >= due_ns, 'not before'
     assert min(ear.stamps_ns) - wall_ns >= SOON_NS - MS
-    assert not sender.cancel(), 'it has been sent'
+    assert sender.cancel() == 0, 'it has been sent'
+    assert sender.take() == [], 'it was told'
 
 
-def test_it_is_sent_while_another_thread_keeps_the_interpreter(ear, sender):
+def test_they_are_sent_while_another_thread_keeps_the_interpreter(ear, sender):
     """PyDLL calls do not let go of the interpreter; what is due is sent all the same."""
     busy = ctypes.PyDLL(None)
     begin_ns = time.monotonic_ns()
-    sender.load(ear.load(2.0, 'arm'), due_ns=begin_ns + SOON_NS)
+    for number, topic in enumerate(('arm', 'gripper', 'arm'), 1):  # each topic keeps the newest
+        sender.load(ear.load(float(number), topic), due_ns=begin_ns + number * SOON_NS)
     busy.usleep(20 * SOON_NS // 1000)
     freed_ns = time.monotonic_ns()
-    sent_ns = sender.flush()
-    assert begin_ns + SOON_NS <= sent_ns < freed_ns
     assert freed_ns - begin_ns >= 20 * SOON_NS, 'nobody else ran in Python meanwhile'
-    assert ear.wait(1) == [('arm', 2.0)]
+    records = sender.take()
+    assert [due_ns for due_ns, _ in records] == [begin_ns + n * SOON_NS for n in (1, 2, 3)]
+    assert all(due_ns <= sent_ns < freed_ns for due_ns, sent_ns in records)
+    ear.wait(2)
 
 
-def test_what_is_cancelled_is_never_sent_and_what_is_flushed_at_once(ear, sender):
-    sender.load(ear.load(3.0), due_ns=time.monotonic_ns() + NEVER_NS)
-    assert sender.cancel()
-    assert not sender.cancel(), 'there is nothing any more'
-    sender.load(ear.load(4.0, 'arm'), due_ns=time.monotonic_ns() + NEVER_NS)
+def test_what_is_cancelled_is_never_sent_and_what_is_due_is_flushed(ear, sender):
+    for _ in range(3):
+        sender.load(ear.load(3.0), due_ns=time.monotonic_ns() + NEVER_NS)
     sender.flush()
+    assert sender.cancel() == 3
+    assert sender.cancel() == 0, 'there is nothing any more'
+    sender.load(ear.load(4.0, 'arm'), due_ns=time.monotonic_ns())
+    sender.flush()
+    assert len(sender.take()) == 1, 'it has been sent by then'
     assert ear.wait(1) == [('arm', 4.0)]
 
 
-def test_a_load_replaces_the_one_before(ear, sender):
-    sender.load(ear.load(5.0, 'arm'), due_ns=time.monotonic_ns() + NEVER_NS)
-    sender.load(ear.load(6.0, 'arm'), due_ns=0)
-    assert ear.wait(1) == [('arm', 6.0)]
-    assert sender.flush() > 0, 'and what came before it stays unsent'
-    assert ear.heard == [('arm', 6.0)]
+def test_loads_are_sent_in_their_order_and_one_that_waits_holds_up_those_behind_it(ear, sender):
+    begin_ns = time.monotonic_ns()
+    sender.load(ear.load(5.0, 'arm'), due_ns=begin_ns + SOON_NS)
+    sender.load(ear.load(6.0, 'gripper'), due_ns=0)
+    assert ear.wait(2) == [('arm', 5.0), ('gripper', 6.0)]
+    first, second = taken(sender, 2)
+    assert first.at_ns <= second.at_ns
+    assert second == (0, second.at_ns)
+
+
+def test_a_load_too_many_is_an_error_and_those_before_it_are_sent(ear, sender):
+    due_ns = time.monotonic_ns() + SOON_NS
+    for round_number in range(3):  # the ring goes round
+        for number in range(MAX_LOADS):
+            sender.load(ear.load(float(number), 'arm'), due_ns=due_ns + NEVER_NS)
+        with pytest.raises(SendError, match='8 loads are waiting already'):
+            sender.load(ear.load(9.0, 'arm'), due_ns=due_ns)
+        assert sender.cancel() == MAX_LOADS
+        sender.load(ear.load(float(round_number), 'arm'), due_ns=0)
+        assert ear.wait(round_number + 1)[-1] == ('arm', float(round_number))
+        assert len(taken(sender, 1)) == 1
+
+
+def test_records_that_nobody_takes_are_forgotten(ear, sender):
+    for _ in range(5 * MAX_LOADS):
+        sender.load(ear.load(0.0, 'arm'), due_ns=0)
+        sender.flush()
+    begin_ns = time.monotonic_ns()
+    sender.load(ear.load(1.0, 'arm'), due_ns=0)
+    sender.flush()
+    records = []
+    while more := sender.take():
+        assert len(more) <= MAX_LOADS
+        records += more
+    assert MAX_LOADS < len(records) < 5 * MAX_LOADS
+    assert records[-1].at_ns >= begin_ns
+    assert records == sorted(records, key=lambda record: record.at_ns)
 
 
 def test_nothing_is_sent_after_a_cancel_returned_however_close_to_its_moment(ear, sender):
@@ -146,7 +195,7 @@ def test_nothing_is_sent_after_a_cancel_returned_however_close_to_its_moment(ear
         due_ns = time.monotonic_ns() + (number % 30) * 10_000
         sender.load(ear.load(float(number), 'arm'), due_ns=due_ns)
         time.sleep((number % 7) * 50e-6)
-        if not sender.cancel():
+        if sender.cancel() == 0:
             expected.append(float(number))
             # The publisher keeps one message, which a slow reader would miss.
             ear.wait(len(expected))
@@ -163,7 +212,7 @@ def test_what_the_middleware_refuses_is_an_error_once(ear, sender):
     sender.load(ear.load(7.0, 'arm'), due_ns=0)
     with pytest.raises(SendError, match='publisher pointer is invalid'):
         sender.flush()
-    assert sender.flush() > 0, 'it was told'
+    sender.flush()  # it was told
 
 
 def test_a_closed_sender_has_no_thread_and_sends_nothing(ear):
@@ -214,20 +263,30 @@ def test_threads_that_cannot_be_started_are_an_error(room):
 def test_a_command_that_had_left_before_it_was_withdrawn_counts_as_published(ear):
     contract = load_contract(str(TINY_ROBOT))
     outlet = CommandOutlet(ear.node, contract, qos.QosEvents(ear.node))
-    topic = outlet.links()[0].topic
-    ear.listen(topic)
+    topics = [link.topic for link in outlet.links()]
+    ear.listen(topics[0])
     deadline_s = time.monotonic() + LIMIT_S
-    while topic in outlet.unmatched():
+    while topics[0] in outlet.unmatched():
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
     command = np.zeros(len(contract.action))
-    outlet.prepare(command, now_ns=0)
-    outlet.schedule(time.monotonic_ns() + NEVER_NS)
-    assert outlet.cancel()
+    for _ in range(2):
+        outlet.prepare(command, now_ns=0)
+        outlet.schedule(time.monotonic_ns() + NEVER_NS)
+    assert outlet.cancel() == []
     assert outlet.published == 0
-    outlet.prepare(command, now_ns=0)
-    outlet.schedule(0)
+    for due_ns in (0, time.monotonic_ns() + NEVER_NS):
+        outlet.prepare(command, now_ns=0)
+        outlet.schedule(due_ns)
     ear.wait(1)
-    assert not outlet.cancel()
-    assert outlet.published == 1
+    assert [sent.due_ns for sent in outlet.cancel()] == [0]
+    assert (outlet.published, outlet.undelivered) == (1, len(topics) > 1)
+    outlet.enabled = False
+    outlet.prepare(command, now_ns=0)
+    outlet.publish()
+    assert outlet.published == 1, 'a preview is none'
+    outlet.enabled = True
+    outlet.prepare(command, now_ns=0)
+    outlet.publish()
+    assert outlet.published == 2, 'and what was cancelled is not counted later'
     outlet.close()

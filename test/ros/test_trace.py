@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
 import pytest
 from streamer_rig import make_rig, still
 
@@ -69,3 +73,35 @@ def test_the_streamer_tells_each_tick_with_what_it_saw_and_sent(tmp_path):
         arm.wait_until(lambda arm=arm, count=count: len(arm) == count)
         poses = {entry.number for entry in entries_of(traces, TraceEntry.POSE)}
         assert {tick.number for tick in ticks} <= poses | {0}
+
+
+def test_a_streamer_that_comes_late_tells_each_tick_after_the_chunks_it_took(
+    tmp_path, monkeypatch
+):
+    """Without a trace, it would work on some ticks before those ahead of them are over."""
+    monkeypatch.setenv('WORK_S', '0.006')
+    with contextmanager(make_rig)(tmp_path) as rig:
+        script = Path(__file__).parent / 'unsteady_action_streamer.py'
+        rig.start(script=script, control__rate_hz=200.0)
+        rig.publish(still(400, pan=0.1))
+        rig.status.wait_for(lambda m: m.commands > 200)
+        traces = rig.peer.subscribe(Trace, '/action_streamer/trace', qos.TRACE)
+        assert rig.set(trace=True).successful
+        for number in range(2, 42):
+            rig.publish(still(400, pan=0.1))
+            traces.wait_for(
+                lambda trace, number=number: any(
+                    (entry.kind, entry.number) == (TraceEntry.TAKEN, number)
+                    for entry in trace.entries
+                )
+            )
+        rig.arm.wait_for(count=20)
+        assert rig.set(trace=False).successful
+        kinds = (TraceEntry.TAKEN, TraceEntry.TICK)
+        entries = [entry for trace in traces.messages for entry in trace.entries]
+        told = [entry for entry in entries if entry.kind in kinds]
+        followers = [after for entry, after in pairwise(told) if entry.kind == TraceEntry.TAKEN]
+        assert [after.clock for after in followers] == [
+            entry.clock for entry in entries_of(traces, TraceEntry.TAKEN)
+        ]
+        assert len(followers) == 40

@@ -13,8 +13,9 @@ import pytest
 from sparkrt_ros.nodes import control_loop, scheduling
 from sparkrt_ros.nodes.control_loop import (
     LATE_NS,
+    LEAST_MORE_NS,
     LESS_NS,
-    MORE_NS,
+    REST_NS,
     ControlLoop,
     Lead,
     MonotonicPacer,
@@ -48,7 +49,7 @@ class ScriptedPacer:
             return False
         self._left -= 1
         if self.news_ns and self.news_ns[0] < deadline_ns:
-            self.time_ns = max(self.time_ns, self.news_ns.pop(0), earliest_ns)
+            self.time_ns = max(self.time_ns, self.news_ns.pop(0), min(earliest_ns, deadline_ns))
             return self.time_ns < deadline_ns
         self.time_ns = max(self.time_ns, deadline_ns)
         return False
@@ -72,6 +73,11 @@ class Scripted:
             on_warning=self.warnings.append,
             **options,
         )
+
+    @property
+    def left_ns(self) -> int:
+        """Until the tick under way is due."""
+        return self.loop.due_ns - self.pacer.time_ns
 
     def _tick(self) -> None:
         self.begins_ns.append(self.pacer.time_ns)
@@ -379,7 +385,7 @@ def test_percentiles_are_of_the_newest_periods_and_the_maximum_of_all():
 
 def test_a_loop_that_works_ahead_ticks_before_each_deadline_and_says_how_long():
     left_ns = []
-    run = Scripted(lambda run, _: left_ns.append(run.loop.left_ns), ticks=4, ahead_ns=2 * MS).run()
+    run = Scripted(lambda run, _: left_ns.append(run.left_ns), ticks=4, ahead_ns=2 * MS).run()
     assert run.begins_ns == [0, 8 * MS, 18 * MS, 28 * MS]
     assert left_ns == [0, 2 * MS, 2 * MS, 2 * MS], 'the first is due at once'
 
@@ -387,7 +393,7 @@ def test_a_loop_that_works_ahead_ticks_before_each_deadline_and_says_how_long():
 def test_it_works_ahead_for_a_third_of_a_period_at_most():
     left_ns = []
     Scripted(
-        lambda run, _: left_ns.append(run.loop.left_ns), ticks=3, rate_hz=500.0, ahead_ns=2 * MS
+        lambda run, _: left_ns.append(run.left_ns), ticks=3, rate_hz=500.0, ahead_ns=2 * MS
     ).run()
     assert left_ns[1:] == [2 * MS // 3, 2 * MS // 3]
 
@@ -396,7 +402,7 @@ def test_what_comes_ahead_too_late_is_due_at_once():
     left_ns = []
 
     def work(run, number) -> None:
-        left_ns.append(run.loop.left_ns)
+        left_ns.append(run.left_ns)
         run.pacer.time_ns += (9 * MS, 11 * MS, 0, 0)[number]
 
     Scripted(work, ticks=4, ahead_ns=3 * MS).run()
@@ -407,7 +413,7 @@ def test_a_tick_that_is_brought_forward_is_due_at_once_also_where_it_works_ahead
     seen = []
 
     def work(run, _) -> None:
-        seen.append((run.pacer.time_ns, run.loop.left_ns, run.loop.elapsed_s))
+        seen.append((run.pacer.time_ns, run.left_ns, run.loop.elapsed_s))
 
     run = Scripted(work, ticks=3, ahead_ns=2 * MS)
     begin_ns = run.pacer.time_ns
@@ -460,12 +466,32 @@ def test_work_begins_earlier_where_it_comes_late_and_leaves_others_their_time(
     assert lead.of(period_ns, realtime=False) == pytest.approx(busy_ms * MS, abs=1)
 
 
+@pytest.mark.parametrize(
+    ('rate_hz', 'most_ahead', 'busy_ms'),
+    [(50, 6, 10), (200, 2, 9), (200, 6, 10), (500, 2, 3), (500, 6, 10), (1000, 6, 5)],
+)
+def test_where_commands_may_wait_work_begins_before_the_one_ahead_is_due(
+    rate_hz, most_ahead, busy_ms
+):
+    lead, period_ns = late(Lead(LEAST_NS, most_ahead=most_ahead), 100), MS * 1000 // rate_hz
+    assert lead.of(period_ns, realtime=False) == busy_ms * MS
+    lead.most_ahead = 1
+    assert lead.of(period_ns, realtime=False) <= max(period_ns - REST_NS, period_ns // 3)
+
+
+@pytest.mark.parametrize(('late_ms', 'more_ms'), [(0.4, 0.25), (1, 0.5), (2, 1), (40, 1)])
+def test_a_lead_grows_by_half_of_what_was_late_within_bounds(late_ms, more_ms):
+    lead = Lead(LEAST_NS)
+    lead.note(round(late_ms * MS))
+    assert lead.of(20 * MS, realtime=False) == LEAST_NS + more_ms * MS
+
+
 def test_a_lead_grows_step_by_step_and_goes_back_where_nothing_is_late():
     lead = late(Lead(LEAST_NS), 2)
-    assert lead.of(20 * MS, realtime=False) == LEAST_NS + 2 * MORE_NS
+    assert lead.of(20 * MS, realtime=False) == LEAST_NS + 2 * LEAST_MORE_NS
     for _ in range(1000):
         lead.note(LATE_NS)
-    assert lead.of(20 * MS, realtime=False) == LEAST_NS + 2 * MORE_NS - 1000 * LESS_NS
+    assert lead.of(20 * MS, realtime=False) == LEAST_NS + 2 * LEAST_MORE_NS - 1000 * LESS_NS
     for _ in range(10_000):
         lead.note(0)
     assert lead.of(20 * MS, realtime=False) == LEAST_NS
@@ -474,9 +500,9 @@ def test_a_lead_grows_step_by_step_and_goes_back_where_nothing_is_late():
 def test_what_a_lead_grew_beyond_its_bound_is_forgotten():
     lead = late(Lead(LEAST_NS), 1000)
     lead.of(20 * MS, realtime=False)
-    for _ in range(MORE_NS // LESS_NS):
+    for _ in range(LEAST_MORE_NS // LESS_NS):
         lead.note(0)
-    assert lead.of(20 * MS, realtime=False) <= 2 * LEAST_NS - MORE_NS + LESS_NS
+    assert lead.of(20 * MS, realtime=False) <= 2 * LEAST_NS - LEAST_MORE_NS + LESS_NS
 
 
 def test_a_lead_with_a_real_time_priority_stays_short():
@@ -489,12 +515,41 @@ def test_a_loop_whose_work_takes_place_late_works_further_ahead():
     left_ns = []
 
     def work(run, number) -> None:
-        left_ns.append(run.loop.left_ns)
+        left_ns.append(run.left_ns)
         run.loop.note(number * 10, late_ns=LATE_NS + 1 if number in (1, 2) else 0)
 
     Scripted(work, ticks=5, ahead_ns=2 * MS).run()
-    assert left_ns[:4] == [0, 2 * MS, 2 * MS + MORE_NS, 2 * MS + 2 * MORE_NS]
-    assert left_ns[4] == 2 * MS + 2 * MORE_NS - LESS_NS
+    assert left_ns[:4] == [0, 2 * MS, 2 * MS + LEAST_MORE_NS, 2 * MS + 2 * LEAST_MORE_NS]
+    assert left_ns[4] == 2 * MS + 2 * LEAST_MORE_NS - LESS_NS
+
+
+def test_a_loop_that_works_further_ahead_than_a_period_keeps_its_rate():
+    left_ns = []
+
+    def work(run, number) -> None:
+        left_ns.append(run.left_ns)
+        run.loop.note(number * 10, late_ns=3 * MS)
+
+    run = Scripted(work, ticks=20, rate_hz=200.0, ahead_ns=5 * MS, most_ahead=3).run()
+    assert left_ns[-1] == 10 * MS, 'two periods'
+    deadlines_ns = np.add(run.begins_ns, left_ns)
+    assert set(np.diff(deadlines_ns)) == {5 * MS}
+    assert run.loop.overruns == 0
+
+
+def test_news_bring_no_tick_forward_that_begins_early_anyway():
+    left_ns = []
+
+    def work(run, number) -> None:
+        left_ns.append(run.left_ns)
+        run.loop.note(number * 10, late_ns=3 * MS)
+        assert not run.loop.early
+
+    run = Scripted(work, ticks=30, rate_hz=200.0, ahead_ns=5 * MS, most_ahead=3)
+    run.pacer.news_ns = [100 * MS, 111 * MS]
+    run.run()
+    deadlines_ns = np.add(run.begins_ns, left_ns)
+    assert set(np.diff(deadlines_ns)) == {5 * MS}
 
 
 def real_loop(tick, *, rate_hz: float, priority: int = 0, on_warning=None) -> ControlLoop:

@@ -10,6 +10,7 @@ import pytest
 from sparkrt_ros.convert.contract import ActionLimits
 from sparkrt_ros.nodes.guard import Guard
 from sparkrt_ros.nodes.streamer_core import INBOX_CHUNKS, Options, Pose, StreamerCore
+from sparkrt_ros.nodes.streamer_values import Sent
 from sparkrt_ros.runtime.chunking.timeline import Timeline
 from sparkrt_ros.runtime.types import ActionChunk
 
@@ -26,8 +27,10 @@ class Rig:
         self.sent: list[tuple[int, list[float]]] = []
         self.stopped: list[list[float]] = []
         self.news: list[str] = []
-        self.due_ns: list[int] = []
-        self.cancelled, self.gone = 0, False
+        self.scheduled: list[tuple[int, tuple[int, list[float]]]] = []
+        self.gone: list[Sent] = []
+        self.settled: list[Sent | None] = []
+        self.cancelled = 0
         self.now_ns = 1000 * MS
         self.chunk_id = 0
         velocity = np.array([False, True])
@@ -44,6 +47,7 @@ class Rig:
             period_s=PERIOD_NS / 1e9,
             outlet=self,
             notify=lambda: self.news.append(self.core.snapshot.state),
+            settled=self.settled.append,
         )
         self.options(hold_s=hold_s)
         if started:
@@ -54,11 +58,25 @@ class Rig:
         self.prepared = now_ns, command.tolist()
 
     def schedule(self, due_ns: int) -> None:
-        self.due_ns.append(due_ns)
+        self.scheduled.append((due_ns, self.prepared))
 
-    def cancel(self) -> bool:
+    def leave(self, until_ns: int) -> None:
+        """What is due until then is sent, a little late."""
+        while self.scheduled and self.scheduled[0][0] <= until_ns:
+            due_ns, prepared = self.scheduled.pop(0)
+            self.gone.append(Sent(due_ns, due_ns + 7))
+            self.sent.append(prepared)
+
+    def settle(self) -> list[Sent]:
+        self.leave(self.now_ns)
+        gone, self.gone = self.gone, []
+        return gone
+
+    def cancel(self) -> list[Sent]:
         self.cancelled += 1
-        return not self.gone
+        self.scheduled.clear()
+        gone, self.gone = self.gone, []
+        return gone
 
     def publish(self) -> None:
         self.sent.append(self.prepared)
@@ -385,41 +403,90 @@ def test_a_request_returns_only_when_no_tick_is_under_way():
 def test_a_command_is_worked_out_ahead_and_sent_when_it_is_due():
     rig = Rig()
     rig.offer(1.0, 2.0)
-    rig.now_ns += PERIOD_NS
-    rig.core.prepare(rig.now_ns + 3_000_000, due_ns=77)
-    assert rig.due_ns == [77]
+    due_ns = rig.now_ns + 3 * MS
+    rig.core.prepare(due_ns, due_ns=due_ns)
     assert rig.sent == []
     assert rig.news == ['waiting', 'streaming'], 'told at once: the control thread waits with it'
-    rig.core.release()
-    assert [now_ns for now_ns, _ in rig.sent] == [rig.now_ns + 3_000_000]
+    rig.core.settle()
+    assert (rig.sent, rig.settled, rig.core.sent) == ([], [], 0), 'not due yet'
+    rig.now_ns = due_ns
+    rig.core.settle()
+    assert [now_ns for now_ns, _ in rig.sent] == [due_ns]
+    assert rig.settled == [Sent(due_ns, due_ns + 7)]
     assert rig.core.sent == 1
 
 
-def test_a_command_counts_as_sent_by_the_time_of_the_next():
+@pytest.mark.parametrize('ahead', [1, 2, 3])
+def test_commands_are_worked_out_while_others_wait_and_told_of_in_turn(ahead):
     rig = Rig()
-    rig.offer(1.0, 2.0, 3.0)
-    for number in range(3):
+    rig.offer(*np.arange(1.0, 9.0))
+    for number in range(8):
         rig.now_ns += PERIOD_NS
-        rig.core.prepare(rig.now_ns, due_ns=rig.now_ns)
-        assert rig.core.sent == number
-    rig.core.release()
-    assert rig.core.sent == len(rig.sent) == len(rig.due_ns) == 3
+        due_ns = rig.now_ns + (ahead - 1) * PERIOD_NS + MS
+        rig.core.prepare(due_ns, due_ns=due_ns)
+        assert rig.core.sent == len(rig.settled) == max(0, number + 1 - ahead)
+    rig.now_ns += ahead * PERIOD_NS
+    rig.core.settle()
+    assert rig.core.sent == len(rig.sent) == len(rig.settled) == 8
+    times_ns = [now_ns for now_ns, _ in rig.sent]
+    assert [sent.due_ns for sent in rig.settled] == times_ns
+    assert set(np.diff(times_ns)) == {PERIOD_NS}
+    pans = [command[0] for _, command in rig.sent]
+    assert np.allclose(np.diff(pans), 1.0), 'each is a period on from the one before'
+
+
+def test_a_tick_without_a_command_is_told_of_in_its_turn():
+    rig = Rig(hold_s=0.0)
+    rig.offer(1.0)
+    for _ in range(3):
+        rig.core.prepare(rig.now_ns + MS, due_ns=rig.now_ns + MS)
+        rig.now_ns += PERIOD_NS
+    rig.core.settle()
+    first_ns = 1001 * MS
+    assert rig.settled == [Sent(first_ns, first_ns + 7), None, None]
+    assert rig.core.sent == len(rig.sent) == 1
 
 
 @pytest.mark.parametrize('request_name', ['pause', 'deactivate', 'fail', 'rearm', 'activate'])
-@pytest.mark.parametrize('gone', [False, True])
+@pytest.mark.parametrize('gone', [0, 1, 2, 3])
 def test_a_request_that_stops_the_robot_takes_back_what_is_scheduled(request_name, gone):
     rig = Rig()
-    rig.offer(1.0, 2.0)
-    rig.now_ns += PERIOD_NS
-    rig.core.prepare(rig.now_ns, due_ns=rig.now_ns)
-    rig.gone = gone
+    rig.offer(1.0, 2.0, 3.0)
+    begin_ns = rig.now_ns
+    for number in range(3):
+        due_ns = begin_ns + (number + 1) * PERIOD_NS
+        rig.core.prepare(due_ns, due_ns=due_ns)
+    rig.leave(begin_ns + gone * PERIOD_NS)
     argument = {'fail': 'broken', 'rearm': lambda: None}.get(request_name)
     getattr(rig.core, request_name)(rig.now_ns, *([] if argument is None else [argument]))
     assert rig.cancelled == 1
-    assert rig.core.sent == (gone and request_name != 'activate')
-    rig.core.release()
-    assert rig.sent == [], 'nothing is published after the request'
+    assert rig.core.sent == (0 if request_name == 'activate' else gone)
+    rig.now_ns += 10 * PERIOD_NS
+    rig.core.settle()
+    assert len(rig.sent) == gone, 'nothing is published after the request'
+    assert rig.settled == [None] * 3, 'and periods are not counted over it'
+
+
+def test_a_reset_leaves_what_is_scheduled_on_its_way():
+    rig = Rig()
+    rig.offer(1.0, 2.0)
+    rig.core.prepare(rig.now_ns + PERIOD_NS, due_ns=rig.now_ns + PERIOD_NS)
+    rig.core.reset(rig.now_ns)
+    rig.now_ns += PERIOD_NS
+    rig.core.settle()
+    assert (rig.cancelled, rig.core.sent, len(rig.sent)) == (0, 1, 1), 'the robot goes on to hold'
+
+
+def test_a_command_the_guard_refuses_takes_back_those_that_wait():
+    rig = Rig()
+    rig.offer(1.0, 2.0, np.nan, 4.0)
+    begin_ns = rig.now_ns
+    for number in range(3):
+        due_ns = begin_ns + number * PERIOD_NS
+        rig.core.prepare(due_ns, due_ns=due_ns)
+    rig.now_ns += 10 * PERIOD_NS
+    rig.core.settle()
+    assert all(np.isfinite(command).all() for _, command in rig.sent)
 
 
 class Notes:
