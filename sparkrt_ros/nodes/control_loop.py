@@ -187,7 +187,9 @@ class Lead:
         if realtime:
             return min(self._least_ns // 2, period_ns // 3)
         least_ns = min(self._least_ns, period_ns // 3)
-        most_ns = max(least_ns, min(2 * self._least_ns, self.most_ahead * period_ns - REST_NS))
+        most_ns = least_ns
+        if period_ns >= 2 * REST_NS:  # whoever asks for a higher rate asks for quick answers
+            most_ns = max(least_ns, min(2 * self._least_ns, self.most_ahead * period_ns - REST_NS))
         self._more_ns = min(self._more_ns, most_ns - least_ns)
         return least_ns + self._more_ns
 

@@ -16,7 +16,6 @@ from sparkrt_ros.convert.time import stamp_to_ns
 from sparkrt_ros.convert.urdf import narrow_contract
 from sparkrt_ros.nodes import qos
 from sparkrt_ros.nodes.beat import Beat
-from sparkrt_ros.nodes.command_sender import MAX_LOADS
 from sparkrt_ros.nodes.control_loop import (
     ControlLoop,
     Pacer,
@@ -45,8 +44,9 @@ CLOCK_JUMP_NS = 1_000_000_000
 # Commands are worked out so long before they are due. That takes half a millisecond, and on a busy
 # machine up to some more until all of it has been let run; to send what is ready takes little.
 AHEAD_NS = 5_000_000
-# So many of them may wait; there is room for those of a change of rate as well.
-MOST_AHEAD = MAX_LOADS - 2
+# So many may be worked out and wait. More would make no difference to how steadily commands come,
+# but what arrives has to wait for the next that is not.
+MOST_AHEAD = 2
 # So long after a command is due it has left, and the ROS thread may work.
 AFTER_NS = 300_000
 

@@ -468,13 +468,13 @@ def test_work_begins_earlier_where_it_comes_late_and_leaves_others_their_time(
 
 @pytest.mark.parametrize(
     ('rate_hz', 'most_ahead', 'busy_ms'),
-    [(50, 6, 10), (200, 2, 9), (200, 6, 10), (500, 2, 3), (500, 6, 10), (1000, 6, 5)],
+    [(50, 2, 10), (100, 2, 10), (200, 2, 9), (200, 3, 10), (500, 2, 3), (1000, 2, 1 / 3)],
 )
 def test_where_commands_may_wait_work_begins_before_the_one_ahead_is_due(
     rate_hz, most_ahead, busy_ms
 ):
     lead, period_ns = late(Lead(LEAST_NS, most_ahead=most_ahead), 100), MS * 1000 // rate_hz
-    assert lead.of(period_ns, realtime=False) == busy_ms * MS
+    assert lead.of(period_ns, realtime=False) == pytest.approx(busy_ms * MS, abs=1)
     lead.most_ahead = 1
     assert lead.of(period_ns, realtime=False) <= max(period_ns - REST_NS, period_ns // 3)
 
