@@ -3,9 +3,10 @@
 
     tools/run_in_workspace.sh python tools/run_tests.py [ARGUMENTS OF PYTEST]
 
-Tests with real ROS processes spend their time waiting, and would disturb each other: one process
-runs them one after another and tells how it goes, the other runs the rest meanwhile and stands
-back, since who waits for a robot's processes should not wait for arithmetic.
+Tests with real ROS processes spend their time waiting, and many at once would disturb each other.
+One process runs most of them one after another and tells how it goes. The other first runs the
+tests without ROS, and stands back: who waits for a robot's processes should not wait for
+arithmetic. Then it runs those with ROS that break something.
 
 What fails among tests with ROS runs again, once and with nothing beside it: dozens of processes on
 a machine that others use as well may miss each other once. What passes then is named at the end,
@@ -19,17 +20,20 @@ import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
 
-WITH_ROS, WITHOUT_ROS = ('-m', 'ros'), ('-m', 'not ros')
+WITHOUT_ROS = 'not ros'
+WITH_ROS, FAULTS = 'ros and not faults', 'ros and faults'
 STAND_BACK = ('nice', '-n', '15')
-FAILED, NOTHING_COLLECTED = 1, 5
+FAILED, INTERRUPTED, NOTHING_COLLECTED = 1, 2, 5
 # More than that is no coincidence.
 SECOND_TRIES = 5
 
 
-def command(kind: Sequence[str], arguments: Sequence[str]) -> list[str]:
-    return [sys.executable, '-m', 'pytest', *kind, *arguments]
+def pytest(*arguments: str) -> list[str]:
+    return [sys.executable, '-m', 'pytest', *arguments]
 
 
 def verdict(codes: Sequence[int]) -> int:
@@ -54,39 +58,46 @@ def failures(report: Path) -> list[str]:
     return found
 
 
-def run_with_ros(arguments: Sequence[str]) -> tuple[int, list[str]]:
-    """Exit code before any second try, and what may have one."""
+def run_with_ros(
+    kind: str, arguments: Sequence[str], output: IO[str] | None = None
+) -> tuple[int, list[str]]:
+    """Exit code before any second try, and what failed."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, 'report.xml')
-        kind = (*WITH_ROS, f'--junit-xml={report}')
-        code = subprocess.run(command(kind, arguments), check=False).returncode
-        if code != FAILED or not report.is_file():
-            return code, []
-        failed = failures(report)
-        return code, failed if len(failed) <= SECOND_TRIES else []
+        command = pytest('-m', kind, f'--junit-xml={report}', *arguments)
+        code = subprocess.run(command, check=False, stdout=output, stderr=output).returncode
+        return code, failures(report) if code == FAILED and report.is_file() else []
+
+
+def run_second(arguments: Sequence[str], output: IO[str]) -> tuple[int, int, list[str]]:
+    """Exit codes of the tests without ROS and of those that break something; what failed of these.
+
+    They write to ``output``.
+    """
+    command = [*STAND_BACK, *pytest('-m', WITHOUT_ROS, *arguments)]
+    code = subprocess.run(command, check=False, stdout=output, stderr=output).returncode
+    if code == INTERRUPTED:
+        return code, code, []
+    return code, *run_with_ros(FAULTS, arguments, output)
 
 
 def main(arguments: Sequence[str]) -> int:
-    with tempfile.TemporaryFile('w+') as output:
-        rest = subprocess.Popen(
-            [*STAND_BACK, *command(WITHOUT_ROS, arguments)],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            with_ros, again = run_with_ros(arguments)
-            without_ros = rest.wait()
-        finally:
-            rest.kill()
-            rest.wait()
+    with tempfile.TemporaryFile('w+') as output, ThreadPoolExecutor(1) as beside:
+        second = beside.submit(run_second, arguments, output)
+        with_ros, failed = run_with_ros(WITH_ROS, arguments)
+        without_ros, faults, more = second.result()
         output.seek(0)
         sys.stdout.write(output.read())
-    if again:
-        with_ros = subprocess.run(command(('-v',), again), check=False).returncode
-        if with_ros == 0:
+    again = [*failed, *more]
+    known = all(names for code, names in ((with_ros, failed), (faults, more)) if code == FAILED)
+    if known and 0 < len(again) <= SECOND_TRIES:
+        code = subprocess.run(pytest('-v', *again), check=False).returncode
+        # Whatever else happened to a process than that tests failed stays.
+        with_ros, faults = (code if was == FAILED else was for was in (with_ros, faults))
+        if code == 0:
             sys.stdout.write('passed only when they ran again, alone:\n')
             sys.stdout.writelines(f'  {name}\n' for name in again)
-    return verdict((with_ros, without_ros))
+    return verdict((with_ros, faults, without_ros))
 
 
 if __name__ == '__main__':

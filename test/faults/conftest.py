@@ -22,6 +22,12 @@ QUICK = (
 )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.faults)
+
+
 def make_stack(spawner: Spawner, peer: Peer, folder: Path, cache: Path) -> Stack:
     policy = ActFolderFactory(folder, cache)('act_policy', config=tiny_config(chunk_size=ROWS))
     made = Stack(spawner, peer, folder, policy)

@@ -19,11 +19,15 @@ SENSORS = ROOT / 'test' / 'faults' / 'sensor_process.py'
 @pytest.fixture
 def moving(stack):
     """Both nodes of this test alone, in full motion."""
+    move(stack)
+    return stack
+
+
+def move(stack, **parameters):
     stack.feed.start()
-    stack.start()
+    stack.start(**parameters)
     stack.wait_streaming()
     stack.policy.chunks.wait_until(lambda: len(stack.policy.chunks.messages) > 0)
-    return stack
 
 
 def assert_a_new_policy_takes_over(stack, begin_ns):
@@ -47,9 +51,7 @@ def test_too_many_failures_end_the_process_and_a_new_one_takes_over(moving):
 
 
 def test_an_inference_that_is_stuck_for_good_ends_the_process(stack):
-    stack.feed.start()
-    stack.start(inference__timeout_s=2.0)
-    stack.wait_streaming()
+    move(stack, inference__timeout_s=2.0)
     begin_ns = stack.now_ns
     stack.inferences('hang')
     status = stack.policy.wait_status('error')

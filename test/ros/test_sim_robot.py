@@ -22,6 +22,12 @@ SEED = 5
 
 
 class Robot:
+    """The process, and whoever commands it: again and again, as controllers are.
+
+    A single message is lost where the robot does not know its publisher yet, which does know the
+    robot.
+    """
+
     def __init__(self, spawn, peer, *, seed=SEED, **parameters):
         self.images = {
             camera: peer.subscribe(Image, f'{camera}_camera/image_raw', qos.CAMERA)
@@ -41,12 +47,23 @@ class Robot:
         self.process = spawn(command)
         self._arm.wait_matched()
         self._gripper.wait_matched()
+        self._newest = {}
+        peer.every(0.05, self._repeat)
 
     def send_arm(self, values):
-        self._arm.publish(Float64MultiArray(data=[float(value) for value in values]))
+        self._send(self._arm, values)
 
     def send_gripper(self, values):
-        self._gripper.publish(Float64MultiArray(data=[float(value) for value in values]))
+        self._send(self._gripper, values)
+
+    def _send(self, outlet, values):
+        message = Float64MultiArray(data=[float(value) for value in values])
+        self._newest[outlet] = message
+        outlet.publish(message)
+
+    def _repeat(self):
+        for outlet, message in list(self._newest.items()):
+            outlet.publish(message)
 
     def wait_near(self, target, *, tolerance=0.01):
         def near(message):

@@ -1,8 +1,9 @@
-"""Two test processes side by side end as the worse of them does."""
+"""Test processes side by side end as the worst of them does."""
 
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +13,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / 'tools' / 'run_tests.py'
 WITH_ROS = '@pytest.mark.ros\ndef test_with():\n    assert {with_}\n'
+FAULTS = '@pytest.mark.ros\n@pytest.mark.faults\ndef test_faults():\n    assert {faults}\n'
 WITHOUT_ROS = 'def test_without():\n    assert {without}\n'
 
 
 def run_tests(folder: Path, target: str) -> subprocess.CompletedProcess[str]:
     """The program on the tests in ``target`` of ``folder``."""
-    (folder / 'pytest.ini').write_text('[pytest]\nmarkers = ros\n')
+    (folder / 'pytest.ini').write_text('[pytest]\nmarkers =\n  ros\n  faults\n')
     return subprocess.run(
         [sys.executable, PROGRAM, '-v', '-p', 'no:cacheprovider', target],
         cwd=folder,
@@ -30,9 +32,17 @@ def run_tests(folder: Path, target: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     ('codes', 'expected'),
-    [((0, 0), 0), ((0, 5), 0), ((5, 0), 0), ((5, 5), 5), ((1, 0), 1), ((0, 1), 1), ((5, 2), 2)],
+    [
+        ((0, 0, 0), 0),
+        ((0, 5, 0), 0),
+        ((5, 0, 5), 0),
+        ((5, 5, 5), 5),
+        ((1, 0, 0), 1),
+        ((0, 1, 5), 1),
+        ((5, 2, 1), 2),
+    ],
 )
-def test_the_worse_code_counts(codes: tuple[int, int], expected: int) -> None:
+def test_the_worse_code_counts(codes: tuple[int, ...], expected: int) -> None:
     spec = importlib.util.spec_from_file_location('run_tests', PROGRAM)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -40,14 +50,19 @@ def test_the_worse_code_counts(codes: tuple[int, int], expected: int) -> None:
 
 
 @pytest.mark.parametrize('with_', [True, False])
+@pytest.mark.parametrize('faults', [True, False])
 @pytest.mark.parametrize('without', [True, False])
-def test_both_kinds_run_and_tell(tmp_path: Path, with_: bool, without: bool) -> None:
-    text = 'import pytest\n\n' + WITH_ROS + WITHOUT_ROS
-    (tmp_path / 'test_two.py').write_text(text.format(with_=with_, without=without))
-    done = run_tests(tmp_path, 'test_two.py')
-    assert done.returncode == (0 if with_ and without else 1), done.stdout + done.stderr
-    for name, good in (('test_with', with_), ('test_without', without)):
-        assert f'::{name} {"PASSED" if good else "FAILED"}' in done.stdout
+def test_all_kinds_run_and_tell(tmp_path: Path, with_: bool, faults: bool, without: bool) -> None:
+    text = 'import pytest\n\n' + WITH_ROS + FAULTS + WITHOUT_ROS
+    (tmp_path / 'test_three.py').write_text(
+        text.format(with_=with_, faults=faults, without=without)
+    )
+    done = run_tests(tmp_path, 'test_three.py')
+    assert done.returncode == (0 if with_ and faults and without else 1), done.stdout + done.stderr
+    for name, good in (('test_with', with_), ('test_faults', faults), ('test_without', without)):
+        word = 'PASSED' if good else 'FAILED'
+        times = 1 if good or name == 'test_without' else 2
+        assert len(re.findall(f'^test_three.py::{name} {word}', done.stdout, re.M)) == times
 
 
 FLAKY = """import pathlib
@@ -65,6 +80,7 @@ class TestKind:
 
 
 @pytest.mark.ros
+@pytest.mark.faults
 def test_broken():
     assert {good}
 
