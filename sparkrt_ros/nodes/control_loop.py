@@ -23,6 +23,7 @@ What keeps its period steady, apart from never blocking in the tick:
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -159,8 +160,10 @@ class PeriodRing:
         count = self._count
         if count == 0:
             return Periods()
-        kept = self._ring_ns[: min(count, self._ring_ns.size)].copy()
-        p50, p99, p999 = np.percentile(kept, (50.0, 99.0, 99.9), method='higher') / 1e9
+        size = min(count, self._ring_ns.size)
+        # As np.percentile with method 'higher' does, which takes five times as long.
+        ranks = [math.ceil(share * (size - 1)) for share in (0.5, 0.99, 0.999)]
+        p50, p99, p999 = np.partition(self._ring_ns[:size], ranks)[ranks] / 1e9
         return Periods(
             count=count,
             p50_s=float(p50),
