@@ -477,16 +477,28 @@ def test_a_reset_leaves_what_is_scheduled_on_its_way():
     assert (rig.cancelled, rig.core.sent, len(rig.sent)) == (0, 1, 1), 'the robot goes on to hold'
 
 
-def test_a_command_the_guard_refuses_takes_back_those_that_wait():
-    rig = Rig()
-    rig.offer(1.0, 2.0, np.nan, 4.0)
+def test_a_command_the_guard_refuses_takes_back_those_that_wait(monkeypatch):
+    rig, sample, calls = Rig(), Timeline.sample, []
+
+    def broken_at_the_third(timeline, now_ns, *, out):
+        calls.append(now_ns)
+        found = sample(timeline, now_ns, out=out)
+        if len(calls) == 3:
+            out[0] = np.nan
+        return found
+
+    monkeypatch.setattr(Timeline, 'sample', broken_at_the_third)
+    rig.offer(1.0, 2.0, 3.0, 4.0)
     begin_ns = rig.now_ns
     for number in range(3):
-        due_ns = begin_ns + number * PERIOD_NS
+        due_ns = begin_ns + (number + 1) * PERIOD_NS
         rig.core.prepare(due_ns, due_ns=due_ns)
+    assert rig.state == ('stopped', 'guard')
+    assert rig.cancelled == 1
     rig.now_ns += 10 * PERIOD_NS
     rig.core.settle()
-    assert all(np.isfinite(command).all() for _, command in rig.sent)
+    assert (rig.sent, rig.core.sent, rig.core.refused) == ([], 0, 1)
+    assert rig.stopped == [[2.0, 0.0]], 'no velocity is left behind'
 
 
 class Notes:
