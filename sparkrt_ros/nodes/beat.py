@@ -10,6 +10,7 @@ anybody, and the ROS thread does the others then, not when the next tick is.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +23,8 @@ Act = Callable[[], None]
 
 # Without a word from the control thread for so many beats the ROS thread goes on by itself.
 PATIENCE = 3
+# A multiple of a period that was computed may lie this far [periods] below itself.
+ROUNDING = 1e-4
 
 
 class Task:
@@ -54,8 +57,10 @@ class Task:
         """``slack_s``: so much too early is in time, so that the fastest misses no beat."""
         if now_s < self._due_s - slack_s:
             return
-        # What was missed is not made up for.
-        self._due_s = max(self._due_s + 1.0 / self._rate_hz, now_s)
+        # At the next multiple of the period, so that tasks of equal or half the rate share their
+        # beats. What was missed is not made up for.
+        multiple = math.floor(max(self._due_s, now_s) * self._rate_hz + ROUNDING) + 1
+        self._due_s = multiple / self._rate_hz
         self._act()
 
 

@@ -92,6 +92,24 @@ def test_beats_that_come_unevenly_lose_nothing():
     assert counts == [100]
 
 
+def test_tasks_of_equal_rates_share_their_wake_ups_whenever_they_began():
+    rig, counts = Rig(), []
+    rig.beat.every(10.0, counter(counts))
+    rig.tick(0.36, 0.02)
+    rig.beat.every(10.0, counter(counts))
+    rig.beat.every(5.0, counter(counts))
+    rig.tick(0.2, 0.02)
+    begun, rig.nudges = list(counts), 0
+    rig.tick(20.0, 0.02)
+    done = [count - before for count, before in zip(counts, begun, strict=True)]
+    assert done == [
+        pytest.approx(200, abs=1),
+        pytest.approx(200, abs=1),
+        pytest.approx(100, abs=1),
+    ]
+    assert rig.nudges == pytest.approx(200, abs=1)
+
+
 def test_what_was_missed_is_not_made_up_for():
     rig, counts = Rig(), []
     rig.beat.every(50.0, counter(counts))
