@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -173,8 +174,15 @@ class StreamerRig:
 def make_rig(folder: Path, **options: Any) -> Iterator[StreamerRig]:
     """For a fixture: ``yield from make_rig(tmp_path)``."""
     rig = StreamerRig(folder, **options)
-    yield rig
-    rig.close()
+    try:
+        yield rig
+    finally:
+        rig.close()
+
+
+# For a test: ``with open_rig(tmp_path) as rig``; closed also where it fails, so that no process is
+# left over in a domain that the next test may claim.
+open_rig = contextmanager(make_rig)
 
 
 def pan_lift(message: Float64MultiArray) -> tuple[float, float]:

@@ -216,7 +216,7 @@ class ControlLoop:
     ahead_ns: tick so long before each deadline, at most a third of a period, for what takes longer
         than it may be late; half of that with a real-time priority, and more while it is late
         nevertheless. :meth:`note` is then to be told when it took place.
-    most_ahead: see Lead; may be changed while the loop runs.
+    lead: how long before really; its most_ahead may be changed while the loop runs.
     due_ns: the deadline of the tick under way, by the pacer's clock, or when it began, where that
         was later or it was brought forward (early).
     jump_ns: a deadline missed by more than this was jumped over by the clock, as simulated time
@@ -238,7 +238,7 @@ class ControlLoop:
         jump_ns: int | None = None,
     ) -> None:
         self._tick = tick
-        self._lead = Lead(ahead_ns, most_ahead=most_ahead)
+        self.lead = Lead(ahead_ns, most_ahead=most_ahead)
         self._pacer = pacer
         self._on_error = on_error
         self._on_warning = on_warning
@@ -267,14 +267,6 @@ class ControlLoop:
             self.due_ns = 0
 
     @property
-    def most_ahead(self) -> int:
-        return self._lead.most_ahead
-
-    @most_ahead.setter
-    def most_ahead(self, most_ahead: int) -> None:
-        self._lead.most_ahead = most_ahead
-
-    @property
     def priority(self) -> int:
         """May be changed while the loop runs; the thread takes it between two ticks."""
         return self._priority
@@ -300,7 +292,7 @@ class ControlLoop:
 
         late_ns: after it was due.
         """
-        self._lead.note(late_ns)
+        self.lead.note(late_ns)
         if at_ns is not None and self._noted_ns is not None:
             self._periods.add(at_ns - self._noted_ns)
         self._noted_ns = at_ns
@@ -344,15 +336,15 @@ class ControlLoop:
         last_ns = None
         while True:
             earliest_ns = deadline_ns - period_ns // 2
-            ahead_ns = self._lead.of(period_ns, realtime=self.realtime)
+            ahead_ns = self.lead.of(period_ns, realtime=self.realtime)
             early = self.early = self._pacer.sleep_until(
                 deadline_ns - ahead_ns, self._stop, earliest_ns=earliest_ns
             )
             if self._stop.is_set():
                 return
-            now_ns = begin_ns = self._pacer.now_ns()
+            begin_ns = self._pacer.now_ns()
             if ahead_ns and not early:
-                begin_ns = max(now_ns, deadline_ns)
+                begin_ns = max(begin_ns, deadline_ns)
             self.elapsed_s, self.due_ns = self.period_s, begin_ns
             if self._clock_jumped(begin_ns, last_ns, deadline_ns):
                 deadline_ns = begin_ns  # go on from where time is

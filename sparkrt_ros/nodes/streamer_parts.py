@@ -147,7 +147,7 @@ class StreamerParts:
             self.contract = contract
         self._set_priority()
         spread_threads(self.outlet.thread_ids)  # what may be used may have changed
-        self.loop.most_ahead = self._most_ahead  # before a tick is watched
+        self.loop.lead.most_ahead = self._most_ahead  # before a tick is watched
         self.core.watch(self._trace if self._trace.enabled else None)
         self.pose.set_rate()
         limits = None if contract is None else contract.action_limits

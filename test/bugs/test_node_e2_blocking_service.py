@@ -6,7 +6,7 @@ import time
 import pytest
 from ros_harness import ROOT
 from std_srvs.srv import Trigger
-from streamer_rig import make_rig, still
+from streamer_rig import open_rig, still
 
 pytestmark = pytest.mark.ros
 
@@ -51,7 +51,7 @@ def test_no_node_waits_for_a_service_of_another():
 
 def test_a_policy_that_loads_for_ever_takes_nothing_from_the_commands(tmp_path, start_policy):
     """Loading happens inside a request to the policy node; the commands are another process's."""
-    for rig in make_rig(tmp_path):
+    with open_rig(tmp_path) as rig:
         rig.start()
         rig.publish(still(1500, pan=0.1))
         rig.wait_status('streaming')

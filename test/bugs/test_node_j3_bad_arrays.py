@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from ros_fixtures import JOINTS
 from sensor_msgs.msg import JointState
-from streamer_rig import make_rig, still
+from streamer_rig import open_rig, still
 
 from sparkrt_ros.convert.time import fill_stamp
 
@@ -61,7 +61,7 @@ def test_a_bad_array_rejects_the_message_whole_and_the_old_state_ages_out(policy
 
 
 def test_commands_stay_finite_whatever_the_joints_say(tmp_path):
-    for rig in make_rig(tmp_path):
+    with open_rig(tmp_path) as rig:
         rig.start()
         rig.publish(still(1500, pan=0.2))
         rig.wait_status('streaming')

@@ -144,9 +144,9 @@ def test_the_subscriptions_after_a_message_surprised(peer):
 
 def test_a_defect_while_a_chunk_is_taken_leaves_the_streamer_streaming(tmp_path):
     """The ROS thread of the process that holds the arm outlives whatever a message does."""
-    from streamer_rig import make_rig
+    from streamer_rig import open_rig
 
-    for rig in make_rig(tmp_path):
+    with open_rig(tmp_path) as rig:
         process = rig.start()
         rig.publish(still(1500, pan=0.01))
         rig.wait_status('streaming')

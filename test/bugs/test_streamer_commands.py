@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from streamer_rig import CONTRACT, StreamerRig, make_rig, pan_lift, still
+from streamer_rig import CONTRACT, StreamerRig, make_rig, open_rig, pan_lift, still
 
 from sparkrt_ros.convert.time import stamp_to_ns
 
@@ -80,7 +80,7 @@ def test_a_trajectory_begins_after_its_arrival(tmp_path):
     from rclpy.qos import QoSProfile
     from trajectory_msgs.msg import JointTrajectory
 
-    for rig in make_rig(tmp_path, contract=TRAJECTORY.replace('arm/commands', 'arm/trajectory')):
+    with open_rig(tmp_path, contract=TRAJECTORY.replace('arm/commands', 'arm/trajectory')) as rig:
         rig.arm = rig.peer.subscribe(JointTrajectory, '/arm/trajectory', QoSProfile(depth=100))
         rig.start()
         rig.publish(still(200, pan=0.1))

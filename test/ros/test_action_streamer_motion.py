@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from streamer_rig import StreamerRig, make_rig, pan_lift, still
+from streamer_rig import StreamerRig, make_rig, open_rig, pan_lift, still
 
 pytestmark = pytest.mark.ros
 
@@ -93,7 +93,7 @@ def test_progress_tells_the_row_that_is_due(rig: StreamerRig):
 
 
 def test_the_tighter_limits_of_a_urdf_hold(tmp_path):
-    for rig in make_rig(tmp_path):
+    with open_rig(tmp_path) as rig:
         text = rig.contract.read_text()
         rig.contract.write_text(
             text.replace('{name: lift, unit: rad,', '{name: lift, unit: rad, urdf_joint: LIFT,')

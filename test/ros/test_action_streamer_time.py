@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rclpy.qos import QoSProfile
 from rosgraph_msgs.msg import Clock
-from streamer_rig import StreamerRig, make_rig, pan_lift, still
+from streamer_rig import StreamerRig, open_rig, pan_lift, still
 
 from sparkrt_ros.convert.time import fill_stamp
 
@@ -60,7 +60,7 @@ class SimulatedWorld:
 
 @pytest.fixture
 def world(tmp_path):
-    for rig in make_rig(tmp_path, simulated=True):
+    with open_rig(tmp_path, simulated=True) as rig:
         yield SimulatedWorld(rig)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from streamer_rig import make_rig, still
+from streamer_rig import open_rig, still
 
 from sparkrt.msg import Trace, TraceEntry
 from sparkrt_ros.convert.time import stamp_to_ns
@@ -49,7 +48,7 @@ def test_the_policy_node_tells_each_message_and_what_it_made_of_them(start_polic
 
 
 def test_the_streamer_tells_each_tick_with_what_it_saw_and_sent(tmp_path):
-    for rig in make_rig(tmp_path):
+    with open_rig(tmp_path) as rig:
         rig.start(trace=True)
         traces = rig.peer.subscribe(Trace, '/action_streamer/trace', qos.TRACE)
         rig.publish(still(200, pan=0.1))
@@ -80,7 +79,7 @@ def test_a_streamer_that_comes_late_tells_each_tick_after_the_chunks_it_took(
 ):
     """Without a trace, it would work on some ticks before those ahead of them are over."""
     monkeypatch.setenv('WORK_S', '0.006')
-    with contextmanager(make_rig)(tmp_path) as rig:
+    with open_rig(tmp_path) as rig:
         script = Path(__file__).parent / 'unsteady_action_streamer.py'
         rig.start(script=script, control__rate_hz=200.0)
         rig.publish(still(400, pan=0.1))

@@ -33,6 +33,8 @@ def run_tests(folder: Path, target: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ('codes', 'expected'),
     [
+        *(((0, 0), 0), ((0, 5), 0), ((5, 0), 0), ((5, 5), 5)),
+        *(((1, 0), 1), ((0, 1), 1), ((5, 2), 2)),
         ((0, 0, 0), 0),
         ((0, 5, 0), 0),
         ((5, 0, 5), 0),

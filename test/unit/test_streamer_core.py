@@ -404,14 +404,14 @@ def test_a_command_is_worked_out_ahead_and_sent_when_it_is_due():
     rig = Rig()
     rig.offer(1.0, 2.0)
     due_ns = rig.now_ns + 3 * MS
-    rig.core.prepare(due_ns, due_ns=due_ns)
+    rig.core.prepare(due_ns + 1, due_ns=due_ns)
     assert rig.sent == []
     assert rig.news == ['waiting', 'streaming'], 'told at once: the control thread waits with it'
     rig.core.settle()
     assert (rig.sent, rig.settled, rig.core.sent) == ([], [], 0), 'not due yet'
     rig.now_ns = due_ns
     rig.core.settle()
-    assert [now_ns for now_ns, _ in rig.sent] == [due_ns]
+    assert [now_ns for now_ns, _ in rig.sent] == [due_ns + 1]
     assert rig.settled == [Sent(due_ns, due_ns + 7)]
     assert rig.core.sent == 1
 
