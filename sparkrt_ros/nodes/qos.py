@@ -33,7 +33,8 @@ def _profile(
 # Inputs. A best-effort subscription matches every publisher.
 CAMERA = _profile(reliable=False, depth=5)
 STATE = _profile(reliable=False, depth=20)
-# Taken many at once, of which none should be missing.
+# Taken many at once, of which none should be missing: what is kept is shared by all publishers of
+# a topic, and a fast one would crowd out one that seldom reports.
 STATE_BATCH = _profile(reliable=False, depth=100)
 # Outputs and what travels between the nodes. Reliable, since that satisfies every subscription.
 COMMAND = _profile(reliable=True, depth=1)

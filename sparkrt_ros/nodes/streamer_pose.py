@@ -127,5 +127,5 @@ class PoseSource:
     def _subscribe(self, stream: StateStream) -> PolledSubscription:
         # No events, since a best-effort, volatile subscription fits every publisher.
         return PolledSubscription(
-            self._node, message_class(STATE_TYPES[stream.type]), stream.topic, qos.STATE
+            self._node, message_class(STATE_TYPES[stream.type]), stream.topic, qos.STATE_BATCH
         )

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import rclpy
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from ros_harness import claim_domain
+from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray, String
+from streamer_rig import CONTRACT
 
+from sparkrt_ros.convert.contract import load_contract
 from sparkrt_ros.nodes import qos
-from sparkrt_ros.nodes.polled import PolledSubscription
+from sparkrt_ros.nodes.polled import SLOWEST_POLL_HZ, PolledSubscription
+from sparkrt_ros.nodes.streamer_pose import PoseSource
 
 pytestmark = pytest.mark.ros
 
@@ -146,3 +152,35 @@ def test_what_does_not_fit_is_told(rig: Rig, while_polled: bool):
     polled.destroy()
     rig.executor.spin_once(timeout_sec=0.0)
     assert list(rig.node.subscriptions) == []
+
+
+def test_a_fast_driver_does_not_crowd_out_a_slow_one_on_the_same_topic(rig: Rig, tmp_path):
+    """An arm at 1 kHz, and a gripper that reports only when it moves."""
+    path = tmp_path / 'robot.yaml'
+    path.write_text(CONTRACT)
+    poses: list = []
+    task = SimpleNamespace(rate_hz=0.0, cancel=lambda: None)
+    source = PoseSource(
+        rig.node,
+        load_contract(path),
+        poses.append,
+        beat=SimpleNamespace(every=lambda *_, **__: task),
+        trace=SimpleNamespace(enabled=False, joints=lambda *_, **__: None, publish=lambda: None),
+    )
+    arm, gripper = (rig.node.create_publisher(JointState, 'joint_states', 10) for _ in range(2))
+    assert rig.turn_until(lambda: arm.get_subscription_count() == 1)
+    assert rig.turn_until(lambda: gripper.get_subscription_count() == 1)
+
+    def report(publisher, name: str, position: float) -> None:
+        message = JointState(name=[name], position=[position])
+        message.header.stamp = rig.node.get_clock().now().to_msg()
+        publisher.publish(message)
+
+    report(gripper, 'lift', 5.0)
+    fast = round(1000.0 / SLOWEST_POLL_HZ)
+    for number in range(fast):
+        report(arm, 'pan', float(number))
+    newest = fast - 1.0
+    assert rig.turn_until(lambda: source.poll() or (poses and poses[-1].values[0] == newest))
+    assert poses[-1].values[:2].tolist() == [newest, 5.0]
+    source.close()
