@@ -154,16 +154,25 @@ public:
     return prevented;
   }
 
-  bool flush(std::string & error) {
+  // Throws std::runtime_error where something could not be sent since the last call.
+  size_t settle(int64_t * due_ns, int64_t * at_ns, size_t room) {
     std::lock_guard<std::mutex> lock(mutex_);
     publish_due();
-    error.swap(error_);
-    error_.clear();
-    return error.empty();
+    if (!error_.empty()) {
+      std::string error;
+      error.swap(error_);
+      throw std::runtime_error(error);
+    }
+    return take_locked(due_ns, at_ns, room);
   }
 
   size_t take(int64_t * due_ns, int64_t * at_ns, size_t room) {
     std::lock_guard<std::mutex> lock(mutex_);
+    return take_locked(due_ns, at_ns, room);
+  }
+
+private:
+  size_t take_locked(int64_t * due_ns, int64_t * at_ns, size_t room) {
     const size_t count = std::min(room, sent_count_);
     for (size_t i = 0; i < count; ++i) {
       due_ns[i] = sent_[i].due_ns;
@@ -173,7 +182,6 @@ public:
     return count;
   }
 
-private:
   void end() {
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -304,16 +312,16 @@ int sparkrt_sender_load(
 // When this returns, all loads have been sent or never will be. How many those are.
 size_t sparkrt_sender_cancel(Sender * sender) { return sender->cancel(); }
 
-// When this returns, every load that is due has been sent. -1 where something could not be sent
-// since the last call.
-int sparkrt_sender_flush(Sender * sender) {
-  return guarded([&] { return sender->flush(last_error) ? 0 : -1; });
+// When this returns, every load that is due has been sent. The oldest loads that were sent and not
+// yet taken: when they were due, and when they were sent. How many, at most `room`; -1, and none
+// taken, where something could not be sent since the last call.
+int sparkrt_sender_settle(Sender * sender, int64_t * due_ns, int64_t * at_ns, size_t room) {
+  return guarded([&] { return static_cast<int>(sender->settle(due_ns, at_ns, room)); });
 }
 
-// The oldest loads that were sent and not yet taken: when they were due, and when they were sent.
-// How many, at most `room`.
-size_t sparkrt_sender_take(Sender * sender, int64_t * due_ns, int64_t * at_ns, size_t room) {
-  return sender->take(due_ns, at_ns, room);
+// The same without sending anything, and whatever could not be sent.
+int sparkrt_sender_take(Sender * sender, int64_t * due_ns, int64_t * at_ns, size_t room) {
+  return guarded([&] { return static_cast<int>(sender->take(due_ns, at_ns, room)); });
 }
 
 // Of the calling thread; valid until its next call.

@@ -47,7 +47,7 @@ CHUNK_TOPIC = 'sparkrt/action_chunk'
 POLICY_STATUS_TOPIC = 'sparkrt/status'
 # How often to look whether a publisher of chunks does not fit, and what the policy node says.
 EVENTS_HZ = 1.0
-POLICY_STATUS_HZ = 10.0
+POLICY_STATUS_HZ = 5.0
 # How often to tell what is played where nothing changes: whoever paces by it counts on from there.
 PROGRESS_HZ = 10.0
 
@@ -205,8 +205,9 @@ class ActionStreamer(ManagedNode):
         parts.core.offer(chunk, session_id=message.session_id, published_ns=published_ns)
 
     def _poll_policy_status(self) -> None:
-        for message in self._policy.take():
-            self._take_policy_status(message)
+        newest = next(self._policy.newest_first(), None)
+        if newest is not None:
+            self._take_policy_status(newest)
 
     def _take_policy_status(self, message: PolicyStatus) -> None:
         self._report.policy_reported(message)

@@ -82,13 +82,12 @@ class Tasks:
         self.fastest_s = min((1.0 / task.rate_hz for task in self._tasks), default=float('inf'))
         self._soonest_s = 0.0 if self._tasks else float('inf')
 
-    def due(self, now_s: float) -> bool:
+    def due(self, now_s: float, *, slack_s: float) -> bool:
         """Whether there is something to do."""
-        return now_s >= self._soonest_s - 0.5 * self.fastest_s if self._tasks else False
+        return now_s >= self._soonest_s - slack_s if self._tasks else False
 
-    def run(self, now_s: float) -> None:
+    def run(self, now_s: float, *, slack_s: float) -> None:
         """Do what is due."""
-        slack_s = 0.5 * self.fastest_s
         for task in self._tasks:
             task.run_if_due(now_s, slack_s=slack_s)
         self._soonest_s = min((task.due_s for task in self._tasks), default=float('inf'))
@@ -151,14 +150,14 @@ class Beat:
             return False
         now_s = self._clock_s()
         self._carried_until_s = now_s + PATIENCE * fastest_s
-        return self._shared.due(now_s) or self._own.due(now_s)
+        return self._due(self._shared, now_s) or self._due(self._own, now_s)
 
     def at_rest(self) -> None:
         """From the control thread: do what is shared, and wake the ROS thread for the others."""
         now_s = self._clock_s()
-        if self._shared.due(now_s):
+        if self._due(self._shared, now_s):
             self._run_shared(now_s)
-        if self._own.due(now_s):
+        if self._due(self._own, now_s):
             self._nudge.trigger()
 
     def let_go(self) -> None:
@@ -185,6 +184,14 @@ class Beat:
     def _fastest_s(self) -> float:
         return min(self._own.fastest_s, self._shared.fastest_s)
 
+    @property
+    def _slack_s(self) -> float:
+        """The same for all, so that those of the control thread and the others share beats too."""
+        return 0.5 * self._fastest_s
+
+    def _due(self, tasks: Tasks, now_s: float) -> bool:
+        return tasks.due(now_s, slack_s=self._slack_s)
+
     def _set_pace(self) -> None:
         """Of the timer, which waits for a while where the control thread should come."""
         fastest_s = self._fastest_s
@@ -199,7 +206,7 @@ class Beat:
 
     def _run(self) -> None:
         now_s = self._clock_s()
-        self._own.run(now_s)
+        self._own.run(now_s, slack_s=self._slack_s)
         if not self._carried:
             self._run_shared(now_s)
 
@@ -207,6 +214,6 @@ class Beat:
         if not self._sharing.acquire(blocking=False):
             return  # somebody is at it
         try:
-            self._shared.run(now_s)
+            self._shared.run(now_s, slack_s=self._slack_s)
         finally:
             self._sharing.release()

@@ -7,23 +7,44 @@ the time that Python takes to run stand between a deadline and its command.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-from ament_index_python.packages import get_package_prefix
+import numpy as np
+import numpy.typing as npt
 
+from sparkrt_ros.nodes import native
+from sparkrt_ros.nodes.native import Signature
 from sparkrt_ros.nodes.streamer_values import Sent
 from sparkrt_ros.runtime.errors import SparkRTError
 
 THREADS = 2
 MAX_LOADS = 8
-_PACKAGE, _LIBRARY = 'sparkrt', 'libsparkrt_command_sender.so'
 
 
 class SendError(SparkRTError):
     """The middleware did not take a command."""
+
+
+class Load:
+    """Messages that are sent together, each on its publisher.
+
+    messages: publishers with serialized messages, any bytes. They may change until they are
+    loaded; their size may not, nor where they are.
+    """
+
+    def __init__(self, messages: Iterable[tuple[Any, bytes | npt.NDArray[np.uint8]]]) -> None:
+        self._kept = [(to, np.frombuffer(content, dtype=np.uint8)) for to, content in messages]
+        count = len(self._kept)
+        addresses, sizes = ctypes.c_void_p * count, ctypes.c_size_t * count
+        # Of sparkrt_sender_load, from `count` on.
+        self.arguments = (
+            count,
+            addresses(*(publisher.handle.pointer for publisher, _ in self._kept)),
+            addresses(*(content.ctypes.data for _, content in self._kept)),
+            sizes(*(content.size for _, content in self._kept)),
+        )
 
 
 class CommandSender:
@@ -42,48 +63,37 @@ class CommandSender:
             )
         number = self._library.sparkrt_sender_thread_id
         self.thread_ids = tuple(int(number(self._sender, index)) for index in range(THREADS))
-        self._due_ns = (ctypes.c_int64 * MAX_LOADS)()
-        self._at_ns = (ctypes.c_int64 * MAX_LOADS)()
-        self._make_room(1)
+        times_ns = ctypes.c_int64 * MAX_LOADS
+        self._records = (times_ns(), times_ns(), MAX_LOADS)
 
-    def load(self, messages: Sequence[tuple[Any, bytes]], *, due_ns: int) -> None:
-        """Send ``messages``, each on its publisher, at ``due_ns`` of the monotonic clock.
+    def load(self, load: Load, *, due_ns: int) -> None:
+        """Send what ``load`` holds now at ``due_ns`` of the monotonic clock.
 
-        Those that were loaded before are sent before. Raises SendError where MAX_LOADS wait.
+        What was loaded before is sent before. Raises SendError where MAX_LOADS wait.
         """
-        count = len(messages)
-        if count > len(self._sizes):
-            self._make_room(count)
-        publishers, contents, sizes = self._publishers, self._contents, self._sizes
-        for index, (publisher, content) in enumerate(messages):
-            publishers[index] = publisher.handle.pointer
-            contents[index] = content
-            sizes[index] = len(content)
-        load = self._library.sparkrt_sender_load
-        if load(self._sender, due_ns, count, publishers, contents, sizes):
+        if self._library.sparkrt_sender_load(self._sender, due_ns, *load.arguments):
             raise SendError('command', found=self._error(), expected='room for its messages')
-
-    def _make_room(self, count: int) -> None:
-        self._publishers = (ctypes.c_void_p * count)()
-        self._contents = (ctypes.c_char_p * count)()
-        self._sizes = (ctypes.c_size_t * count)()
 
     def cancel(self) -> int:
         """When this returns, all loads have been sent or never will be; how many those are."""
         return int(self._library.sparkrt_sender_cancel(self._sender))
 
-    def flush(self) -> None:
-        """When this returns, every load that is due has been sent.
+    def settle(self) -> list[Sent]:
+        """When this returns, every load that is due has been sent; what :meth:`take` returns then.
 
         Raises SendError if something could not be sent since the last time.
         """
-        if self._library.sparkrt_sender_flush(self._sender):
+        count = self._library.sparkrt_sender_settle(self._sender, *self._records)
+        if count < 0:
             raise SendError('command', found=self._error(), expected='a middleware that takes it')
+        return self._sent(count) if count else []
 
     def take(self) -> list[Sent]:
         """The loads that were sent and not yet taken, oldest first; at most MAX_LOADS."""
-        due_ns, at_ns = self._due_ns, self._at_ns
-        count = self._library.sparkrt_sender_take(self._sender, due_ns, at_ns, MAX_LOADS)
+        return self._sent(self._library.sparkrt_sender_take(self._sender, *self._records))
+
+    def _sent(self, count: int) -> list[Sent]:
+        due_ns, at_ns, _ = self._records
         return [Sent(due_ns[index], at_ns[index]) for index in range(count)]
 
     def close(self) -> None:
@@ -98,25 +108,21 @@ class CommandSender:
 
 @cache
 def _library() -> Any:
-    library = ctypes.CDLL(str(Path(get_package_prefix(_PACKAGE), 'lib', _LIBRARY)))
     sender, size = ctypes.c_void_p, ctypes.c_size_t
-    for name, result, arguments in (
-        ('create', sender, (sender,)),
-        ('destroy', None, (sender,)),
-        ('thread_id', ctypes.c_int, (sender, size)),
-        ('load', ctypes.c_int, (sender, ctypes.c_int64, size, sender, sender, sender)),
-        ('cancel', size, (sender,)),
-        ('flush', ctypes.c_int, (sender,)),
-        ('take', size, (sender, sender, sender, size)),
-        ('error', ctypes.c_char_p, ()),
-    ):
-        function = getattr(library, f'sparkrt_sender_{name}')
-        function.restype, function.argtypes = result, arguments
-    return library
+    signatures: tuple[Signature, ...] = (
+        ('sender_create', sender, (sender,)),
+        ('sender_destroy', None, (sender,)),
+        ('sender_thread_id', ctypes.c_int, (sender, size)),
+        ('sender_load', ctypes.c_int, (sender, ctypes.c_int64, size, sender, sender, sender)),
+        ('sender_cancel', size, (sender,)),
+        ('sender_settle', ctypes.c_int, (sender, sender, sender, size)),
+        ('sender_take', ctypes.c_int, (sender, sender, sender, size)),
+        ('sender_error', ctypes.c_char_p, ()),
+    )
+    return native.load(signatures)
 
 
 @cache
 def _publish_function() -> Any:
-    """The address of ``rcl_publish_serialized_message`` in the library that rclpy has loaded."""
-    library = ctypes.CDLL(str(Path(get_package_prefix('rcl'), 'lib', 'librcl.so')))
-    return ctypes.cast(library.rcl_publish_serialized_message, ctypes.c_void_p)
+    """The address of the function with which rcl publishes what is serialized."""
+    return ctypes.cast(native.rcl().rcl_publish_serialized_message, ctypes.c_void_p)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
-
-from rclpy.context import Context
-from rclpy.impl.implementation_singleton import rclpy_implementation
 
 from sparkrt_ros.nodes.control_loop import STOP_LATENCY_S, MonotonicPacer
+from sparkrt_ros.nodes.message_signal import MessageSignal
 from sparkrt_ros.nodes.polled import PolledSubscription
 
 STOP_LATENCY_NS = round(STOP_LATENCY_S * 1e9)
@@ -18,14 +15,12 @@ class MessagePacer(MonotonicPacer):
     """The monotonic clock; a sleep also ends when a message of ``subscription`` waits.
 
     at_once: whether it does. The subscription must not be the executor's meanwhile.
+    Raises SignalError where the middleware does not tell of messages.
     """
 
-    def __init__(self, context: Context, subscription: PolledSubscription) -> None:
+    def __init__(self, subscription: PolledSubscription) -> None:
         self.at_once = True
-        self._handle: Any = subscription.subscription.handle
-        assert context.handle is not None
-        with context.handle:
-            self._wait_set = rclpy_implementation.WaitSet(1, 0, 0, 0, 0, 0, context.handle)
+        self._signal = MessageSignal(subscription.subscription)
 
     def sleep_until(
         self, deadline_ns: int, stop: threading.Event, *, earliest_ns: int | None = None
@@ -33,17 +28,17 @@ class MessagePacer(MonotonicPacer):
         if not self.at_once or earliest_ns is None:
             return super().sleep_until(deadline_ns, stop)
         while not stop.is_set():
-            left_ns = deadline_ns - self.now_ns()
-            if left_ns <= 0:
+            now_ns = self.now_ns()
+            if now_ns >= deadline_ns:
                 return False
-            if self._message_comes(min(left_ns, STOP_LATENCY_NS)):
+            if self._signal.wait(min(deadline_ns, now_ns + STOP_LATENCY_NS)):
                 super().sleep_until(min(earliest_ns, deadline_ns), stop)
                 return self.now_ns() < deadline_ns
         return False
 
-    def _message_comes(self, limit_ns: int) -> bool:
-        with self._handle:
-            self._wait_set.clear_entities()
-            index = self._wait_set.add_subscription(self._handle)
-            self._wait_set.wait(limit_ns)
-            return bool(self._wait_set.is_ready('subscription', index))
+    def messages_wait(self) -> bool:
+        """Whether messages have come since the last time; they are to be taken then."""
+        return self._signal.lower()
+
+    def close(self) -> None:
+        self._signal.close()

@@ -18,8 +18,8 @@ from rclpy.qos import QoSProfile
 from rclpy.serialization import deserialize_message
 
 # What ages is looked for this often within the time it may be old.
-POLLS_PER_AGE = 5.0
-SLOWEST_POLL_HZ = 20.0
+POLLS_PER_AGE = 3.0
+SLOWEST_POLL_HZ = 10.0
 FASTEST_POLL_HZ = 500.0
 
 

@@ -35,7 +35,7 @@ CAMERA = _profile(reliable=False, depth=5)
 STATE = _profile(reliable=False, depth=20)
 # Taken many at once, of which none should be missing: what is kept is shared by all publishers of
 # a topic, and a fast one would crowd out one that seldom reports.
-STATE_BATCH = _profile(reliable=False, depth=100)
+STATE_BATCH = _profile(reliable=False, depth=300)
 # Outputs and what travels between the nodes. Reliable, since that satisfies every subscription.
 COMMAND = _profile(reliable=True, depth=1)
 CHUNK = _profile(reliable=True, depth=2)

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import array
 import importlib
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-import numpy as np
 from rclpy.node import Node
-from rclpy.serialization import serialize_message
 from sensor_msgs.msg import JointState
 
-from sparkrt_ros.convert.commands import CommandSet, needed_message_types
+from sparkrt_ros.convert.commands import CommandSet, check_rows, needed_message_types
 from sparkrt_ros.convert.contract import OUTPUT_TYPES, RobotContract
 from sparkrt_ros.convert.time import fill_stamp
 from sparkrt_ros.nodes import qos
-from sparkrt_ros.nodes.command_sender import CommandSender, SendError
+from sparkrt_ros.nodes.command_sender import CommandSender, Load, SendError
 from sparkrt_ros.nodes.guard_limits import Float64Array
+from sparkrt_ros.nodes.serialized_command import SerializedCommand
 from sparkrt_ros.nodes.silent_topics import Link, type_name
 from sparkrt_ros.nodes.streamer_values import Sent
 
 PREVIEW_TOPIC = '~/preview'
+NOTHING = Load(())
 
 
 class CommandOutlet:
@@ -51,12 +51,11 @@ class CommandOutlet:
             for group in contract.outputs
         ]
         self._preview = qos.create_report_publisher(node, JointState, PREVIEW_TOPIC, qos.COMMAND)
-        self._preview_message = JointState(
-            name=list(contract.action), position=array.array('d', bytes(8 * len(contract.action)))
-        )
-        self._preview_view = np.frombuffer(self._preview_message.position, dtype=np.float64)
+        self._size = len(contract.action)
+        form = SerializedCommand(partial(_preview, contract.action), size=self._size)
+        self._preview_form, self._preview_load = form, Load([(self._preview, form.content)])
         self._sender = CommandSender()
-        self._ready: list[tuple[Any, bytes]] = []
+        self._serialize()
         # Of what is ready, and of each load that is not known to have been sent: whether every
         # output has a subscriber; None: it is a preview.
         self._delivered: bool | None = None
@@ -67,23 +66,37 @@ class CommandOutlet:
     def set_period(self, period_s: float) -> None:
         """Commands come this far apart from now on."""
         self._commands.set_period(period_s)
+        self._serialize()
 
     def reset_counters(self) -> None:
         self.published = 0
         self.undelivered = 0
 
     def prepare(self, command: Float64Array, *, now_ns: int) -> None:
-        """Serialize (A,) SI values for every output. Raises ActionError."""
-        self._ready, self._delivered = [], None
-        messages = self._commands.fill(command, stamp_ns=now_ns)
+        """Serialize (A,) SI values for every output. Raises ActionError, with none of it ready."""
+        self._ready, self._delivered = NOTHING, None
+        (values,) = check_rows(command, size=self._size, where='command')
         if not self.enabled:
-            fill_stamp(self._preview_message.header.stamp, now_ns)
-            np.copyto(self._preview_view, command)
-            self._ready = [(self._preview, serialize_message(self._preview_message))]
+            self._preview_form.write(values, stamp_ns=now_ns)
+            self._ready = self._preview_load
             return
-        pairs = zip(self._publishers, messages, strict=True)
-        self._ready = [(publisher, serialize_message(message)) for publisher, message in pairs]
+        for form in self._forms:
+            form.write(values, stamp_ns=now_ns)
+        self._ready = self._load
         self._delivered = all(p.get_subscription_count() > 0 for p in self._publishers)
+
+    def _serialize(self) -> None:
+        """Make the forms of the messages; again where their times have changed."""
+        self._forms = [
+            SerializedCommand(partial(self._message, index), size=self._size)
+            for index in range(len(self._publishers))
+        ]
+        contents = (form.content for form in self._forms)
+        self._load = Load(zip(self._publishers, contents, strict=True))
+        self._ready = NOTHING
+
+    def _message(self, index: int, command: Float64Array, stamp_ns: int) -> Any:
+        return self._commands.fill(command, stamp_ns=stamp_ns)[index]
 
     @property
     def thread_ids(self) -> tuple[int, ...]:
@@ -98,16 +111,16 @@ class CommandOutlet:
     def settle(self) -> Sequence[Sent]:
         """See Outlet. Raises SendError, unless ROS is shutting down."""
         try:
-            self._sender.flush()
+            return self._note(self._sender.settle())
         except SendError:
             if self._node.context.ok():
                 raise
-        return self._take()
+        return self._note(self._sender.take())
 
     def cancel(self) -> Sequence[Sent]:
         """See Outlet."""
         self._sender.cancel()
-        sent = self._take()
+        sent = self._note(self._sender.take())
         self._scheduled.clear()
         return sent
 
@@ -116,8 +129,7 @@ class CommandOutlet:
         self.schedule(0)
         self.settle()
 
-    def _take(self) -> Sequence[Sent]:
-        sent = self._sender.take()
+    def _note(self, sent: Sequence[Sent]) -> Sequence[Sent]:
         for _ in sent:
             delivered = self._scheduled.popleft()
             if delivered is not None:
@@ -156,6 +168,12 @@ class CommandOutlet:
         for publisher in (*self._publishers, self._preview):
             self._node.destroy_publisher(publisher)
         self._publishers = []
+
+
+def _preview(names: Sequence[str], command: Float64Array, stamp_ns: int) -> JointState:
+    message = JointState(name=list(names), position=command.tolist())
+    fill_stamp(message.header.stamp, stamp_ns)
+    return message
 
 
 def message_class(name: str) -> Any:

@@ -135,7 +135,7 @@ STREAMER_PARAMETERS: tuple[ParameterSpec, ...] = (
     ),
     ParameterSpec(
         name='status.rate_hz',
-        default=10.0,
+        default=5.0,
         description='Rate of ~/status [Hz].',
         kind='live',
         bounds=(1.0, 50.0),

@@ -16,12 +16,9 @@ from sparkrt_ros.convert.time import stamp_to_ns
 from sparkrt_ros.convert.urdf import narrow_contract
 from sparkrt_ros.nodes import qos
 from sparkrt_ros.nodes.beat import Beat
-from sparkrt_ros.nodes.control_loop import (
-    ControlLoop,
-    Pacer,
-    RosClockPacer,
-)
+from sparkrt_ros.nodes.control_loop import ControlLoop, MonotonicPacer, Pacer, RosClockPacer
 from sparkrt_ros.nodes.message_pacer import MessagePacer
+from sparkrt_ros.nodes.message_signal import SignalError
 from sparkrt_ros.nodes.polled import PolledSubscription
 from sparkrt_ros.nodes.pose_merger import FOREVER_NS
 from sparkrt_ros.nodes.scheduling import (
@@ -231,7 +228,8 @@ class StreamerParts:
         if self.simulated:
             self.core.tick(self.now_ns())
             return
-        self._poll()
+        if not isinstance(self._pacer, MessagePacer) or self._pacer.messages_wait():
+            self._poll()
         due_ns = self.loop.due_ns
         if self.loop.early:
             self._early_ns = due_ns
@@ -287,7 +285,11 @@ class StreamerParts:
     def _make_pacer(self) -> Pacer:
         if self._node.get_parameter('use_sim_time').value:
             return RosClockPacer(self._node.get_clock())
-        pacer = MessagePacer(self._node.context, self._chunks)
+        try:
+            pacer = MessagePacer(self._chunks)
+        except SignalError as error:
+            self._node.get_logger().warning(f'no chunk is answered at once: {error}')
+            return MonotonicPacer()
         pacer.at_once = bool(self._values['control.at_once'])
         return pacer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,8 +12,9 @@ from rclpy.context import Context
 from ros_harness import claim_domain
 from std_msgs.msg import String
 
-from sparkrt_ros.nodes import qos
+from sparkrt_ros.nodes import native, qos
 from sparkrt_ros.nodes.message_pacer import MessagePacer
+from sparkrt_ros.nodes.message_signal import SignalError
 from sparkrt_ros.nodes.polled import PolledSubscription
 
 pytestmark = pytest.mark.ros
@@ -31,7 +33,7 @@ class Rig:
         self._node = rclpy.create_node('paced', context=self._context)
         self.polled = PolledSubscription(self._node, String, 'words', qos.CHUNKS_TAKEN)
         self.publisher = self._node.create_publisher(String, 'words', qos.CHUNKS_TAKEN)
-        self.pacer = MessagePacer(self._context, self.polled)
+        self.pacer = MessagePacer(self.polled)
         self.stop = threading.Event()
         self._pool = ThreadPoolExecutor(1)
         # Until the first message has come, none is sure to come.
@@ -41,7 +43,7 @@ class Rig:
             self.stop.wait(0.05)
         assert sleep.result() is True
         self.publisher.wait_for_all_acked()
-        list(self.polled.take())
+        self.take()
 
     def sleep(self, seconds: float, *, earliest_s: float = 0.0):
         now_ns = self.pacer.now_ns()
@@ -52,9 +54,13 @@ class Rig:
             earliest_ns=now_ns + round(earliest_s * SECOND),
         )
 
+    def take(self) -> list[str]:
+        return [m.data for m in self.polled.take()] if self.pacer.messages_wait() else []
+
     def close(self) -> None:
         self.stop.set()
         self._pool.shutdown()
+        self.pacer.close()
         self._node.destroy_node()
         self._context.shutdown()
         self._claim.close()
@@ -72,7 +78,7 @@ def test_a_message_ends_the_sleep_and_is_still_there(rig: Rig):
     sleep = rig.sleep(LIMIT_S)
     rig.publisher.publish(String(data='now'))
     assert sleep.result(LIMIT_S / 2) is True
-    assert [message.data for message in rig.polled.take()] == ['now']
+    assert rig.take() == ['now']
 
 
 def test_it_sleeps_on_until_the_earliest_time(rig: Rig):
@@ -102,3 +108,35 @@ def test_a_stop_ends_the_sleep(rig: Rig):
     sleep = rig.sleep(LIMIT_S)
     rig.stop.set()
     assert sleep.result(LIMIT_S / 2) is False
+
+
+def test_what_came_before_it_was_made_is_told_too_and_only_once(rig: Rig):
+    assert not rig.pacer.messages_wait()
+    rig.pacer.close()
+    rig.publisher.publish(String(data='before'))
+    rig.publisher.wait_for_all_acked()
+    rig.pacer = MessagePacer(rig.polled)
+    assert rig.sleep(LIMIT_S).result(LIMIT_S / 2) is True
+    assert rig.take() == ['before']
+    assert not rig.pacer.messages_wait()
+    assert rig.sleep(0.05).result(LIMIT_S) is False
+
+
+def test_it_may_be_closed_while_messages_come_and_after_its_subscription(rig: Rig):
+    for _ in range(200):
+        rig.publisher.publish(String(data='word'))
+        rig.pacer.close()
+        rig.pacer = MessagePacer(rig.polled)
+    rig.polled.destroy()
+    rig.pacer.close()
+    rig.pacer.close()
+    assert not rig.pacer.messages_wait(), 'a control thread that was stuck may still ask'
+
+
+def test_a_middleware_that_cannot_tell_is_an_error(rig: Rig, monkeypatch):
+    unsupported = 3
+    refuse = ctypes.CFUNCTYPE(ctypes.c_int, *(ctypes.c_void_p,) * 3)(lambda *_: unsupported)
+    with monkeypatch.context() as patched:
+        patched.setattr(native.rcl(), 'rcl_subscription_set_on_new_message_callback', refuse)
+        with pytest.raises(SignalError, match=r'/words: found code 3 .* tells when messages come'):
+            MessagePacer(rig.polled)

@@ -48,6 +48,16 @@ class Rig:
             self.executor.spin_once(timeout_sec=0.02)
         return False
 
+    def match(self, *publishers) -> None:
+        """Wait until either side knows the other: what is sent before that may be lost."""
+        (subscription,) = (s for s in self.node.subscriptions if s.topic == publishers[0].topic)
+        assert self.turn_until(
+            lambda: (
+                subscription.get_publisher_count() == len(publishers)
+                and all(publisher.get_subscription_count() == 1 for publisher in publishers)
+            )
+        )
+
     def take(self, polled: PolledSubscription, *, count: int) -> list[str]:
         found: list[str] = []
         assert self.turn_until(
@@ -69,7 +79,7 @@ def test_while_it_is_polled_the_executor_leaves_messages_alone(rig: Rig):
         rig.node, String, 'words', qos.CHUNKS_TAKEN, callback=lambda m: rig.called.append(m.data)
     )
     publisher = rig.node.create_publisher(String, 'words', qos.CHUNKS_TAKEN)
-    assert rig.turn_until(lambda: publisher.get_subscription_count() == 1)
+    rig.match(publisher)
 
     publisher.publish(String(data='a'))
     assert rig.turn_until(lambda: rig.called == ['a'])
@@ -98,7 +108,7 @@ def test_a_message_that_waits_does_not_wake_the_executor(rig: Rig, monkeypatch):
         events=events.for_subscription('words'),
     )
     publisher = rig.node.create_publisher(String, 'words', qos.CHUNKS_TAKEN)
-    assert rig.turn_until(lambda: publisher.get_subscription_count() == 1)
+    rig.match(publisher)
     polled.polled = True
     publisher.publish(String(data='a'))
     publisher.wait_for_all_acked()
@@ -116,7 +126,7 @@ def test_a_message_that_waits_does_not_wake_the_executor(rig: Rig, monkeypatch):
 def test_without_a_callback_it_is_always_polled(rig: Rig):
     polled = PolledSubscription(rig.node, String, 'words', qos.STATE)
     publisher = rig.node.create_publisher(String, 'words', qos.STATE)
-    assert rig.turn_until(lambda: publisher.get_subscription_count() == 1)
+    rig.match(publisher)
     publisher.publish(String(data='a'))
     assert rig.take(polled, count=1) == ['a']
     assert polled.get_publisher_count() == 1
@@ -126,7 +136,7 @@ def test_without_a_callback_it_is_always_polled(rig: Rig):
 def test_the_newest_come_first_on_request_and_the_rest_is_gone(rig: Rig):
     polled = PolledSubscription(rig.node, String, 'words', qos.CHUNKS_TAKEN)
     publisher = rig.node.create_publisher(String, 'words', qos.CHUNKS_TAKEN)
-    assert rig.turn_until(lambda: publisher.get_subscription_count() == 1)
+    rig.match(publisher)
     for word in 'abc':
         publisher.publish(String(data=word))
     assert rig.turn_until(publisher.wait_for_all_acked)
@@ -168,8 +178,7 @@ def test_a_fast_driver_does_not_crowd_out_a_slow_one_on_the_same_topic(rig: Rig,
         trace=SimpleNamespace(enabled=False, joints=lambda *_, **__: None, publish=lambda: None),
     )
     arm, gripper = (rig.node.create_publisher(JointState, 'joint_states', 10) for _ in range(2))
-    assert rig.turn_until(lambda: arm.get_subscription_count() == 1)
-    assert rig.turn_until(lambda: gripper.get_subscription_count() == 1)
+    rig.match(arm, gripper)
 
     def report(publisher, name: str, position: float) -> None:
         message = JointState(name=[name], position=[position])

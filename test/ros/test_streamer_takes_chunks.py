@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from streamer_rig import StreamerRig, make_rig, still
 
@@ -82,3 +84,16 @@ def test_a_chunk_is_answered_before_the_next_command_would_be_due(rig: StreamerR
     assert rig.set(control__at_once=False).successful
     rig.publish(still(600))
     rig.progress.wait_for(lambda m, n=rig.chunks_made: m.chunk_id == n)
+
+
+def test_where_the_middleware_does_not_tell_of_chunks_they_wait_for_the_next_command(
+    rig: StreamerRig,
+):
+    script = Path(__file__).parent / 'deaf_action_streamer.py'
+    streamer = rig.start(script=script, control__hold_s=30.0)
+    streamer.wait_for_log('no chunk is answered at once')
+    for _ in range(3):
+        rig.publish(still(600))
+        rig.progress.wait_for(lambda m, n=rig.chunks_made: m.chunk_id == n)
+    rig.wait_status('streaming')
+    assert taken(rig, 3).chunks_dropped == 0

@@ -14,6 +14,7 @@ from contract_samples import GOOD_CONTRACT, write_contract
 from sparkrt_ros.convert.contract import load_contract
 from sparkrt_ros.nodes import policy_inputs, qos
 from sparkrt_ros.nodes.policy_inputs import PolicyInputs
+from sparkrt_ros.nodes.polled import POLLS_PER_AGE
 
 MS = 1_000_000
 
@@ -117,7 +118,7 @@ def test_between_pictures_a_timer_looks_and_hurries_while_somebody_waits(make):
     rig.node.polled[rig.stream.topic].append('joints')
     timer.run()
     assert [what for _, what, _ in rig.intake.stored] == ['joints']
-    assert timer.timer_period_ns == calm_ns == 20 * MS
+    assert timer.timer_period_ns == calm_ns == round(100 * MS / POLLS_PER_AGE)
     rig.hurried.append(True)
     timer.run()
     assert timer.timer_period_ns == 2 * MS
