@@ -76,7 +76,9 @@ class PolicyInputs:
                 self._subscriptions[stream.name] = polled.subscription
                 continue
             store = partial(self._take_joints, stream.name, intake.joints)
-            self._subscribe(stream.name, kind, stream.topic, store, qos.STATE, events)
+            # What is reported only when it changes must not be lost while the executor is busy.
+            profile = qos.STATE_BATCH if stream.timing.align == 'hold' else qos.STATE
+            self._subscribe(stream.name, kind, stream.topic, store, profile, events)
         self._timer: Any = None
         if self._polled:
             steady = Clock(clock_type=ClockType.STEADY_TIME)

@@ -134,7 +134,8 @@ class PolledSubscription:
             yield deserialize_message(waiting.pop(), self._kind)
 
     def destroy(self) -> None:
-        for handler in self._handlers:
+        handlers, self._handlers = self._handlers, []
+        for handler in handlers:
             self._node.remove_waitable(handler)
             handler.destroy()
         self._node.destroy_subscription(self.subscription)

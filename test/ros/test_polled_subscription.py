@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import rclpy
+from contract_samples import GOOD_CONTRACT, write_contract
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from ros_harness import claim_domain
@@ -15,6 +17,7 @@ from streamer_rig import CONTRACT
 
 from sparkrt_ros.convert.contract import load_contract
 from sparkrt_ros.nodes import qos
+from sparkrt_ros.nodes.policy_inputs import PolicyInputs
 from sparkrt_ros.nodes.polled import SLOWEST_POLL_HZ, PolledSubscription
 from sparkrt_ros.nodes.streamer_pose import PoseSource
 
@@ -34,8 +37,15 @@ class Rig:
         self.executor = SingleThreadedExecutor(context=self._context)
         self.executor.add_node(self.node)
         self.called: list[str] = []
+        self._polled: list[PolledSubscription] = []
+
+    def poll(self, kind: type, topic: str, profile, **options) -> PolledSubscription:
+        self._polled.append(PolledSubscription(self.node, kind, topic, profile, **options))
+        return self._polled[-1]
 
     def close(self) -> None:
+        for polled in self._polled:  # what listens to events outlives its node otherwise
+            polled.destroy()
         self.executor.shutdown()
         self.node.destroy_node()
         self._context.shutdown()
@@ -75,8 +85,8 @@ def rig(monkeypatch):
 
 
 def test_while_it_is_polled_the_executor_leaves_messages_alone(rig: Rig):
-    polled = PolledSubscription(
-        rig.node, String, 'words', qos.CHUNKS_TAKEN, callback=lambda m: rig.called.append(m.data)
+    polled = rig.poll(
+        String, 'words', qos.CHUNKS_TAKEN, callback=lambda m: rig.called.append(m.data)
     )
     publisher = rig.node.create_publisher(String, 'words', qos.CHUNKS_TAKEN)
     rig.match(publisher)
@@ -99,8 +109,7 @@ def test_while_it_is_polled_the_executor_leaves_messages_alone(rig: Rig):
 def test_a_message_that_waits_does_not_wake_the_executor(rig: Rig, monkeypatch):
     """It would find nothing to do, again and again."""
     events = qos.QosEvents(rig.node)
-    polled = PolledSubscription(
-        rig.node,
+    polled = rig.poll(
         String,
         'words',
         qos.CHUNKS_TAKEN,
@@ -124,7 +133,7 @@ def test_a_message_that_waits_does_not_wake_the_executor(rig: Rig, monkeypatch):
 
 
 def test_without_a_callback_it_is_always_polled(rig: Rig):
-    polled = PolledSubscription(rig.node, String, 'words', qos.STATE)
+    polled = rig.poll(String, 'words', qos.STATE)
     publisher = rig.node.create_publisher(String, 'words', qos.STATE)
     rig.match(publisher)
     publisher.publish(String(data='a'))
@@ -134,7 +143,7 @@ def test_without_a_callback_it_is_always_polled(rig: Rig):
 
 
 def test_the_newest_come_first_on_request_and_the_rest_is_gone(rig: Rig):
-    polled = PolledSubscription(rig.node, String, 'words', qos.CHUNKS_TAKEN)
+    polled = rig.poll(String, 'words', qos.CHUNKS_TAKEN)
     publisher = rig.node.create_publisher(String, 'words', qos.CHUNKS_TAKEN)
     rig.match(publisher)
     for word in 'abc':
@@ -147,8 +156,7 @@ def test_the_newest_come_first_on_request_and_the_rest_is_gone(rig: Rig):
 @pytest.mark.parametrize('while_polled', [True, False])
 def test_what_does_not_fit_is_told(rig: Rig, while_polled: bool):
     events = qos.QosEvents(rig.node)
-    polled = PolledSubscription(
-        rig.node,
+    polled = rig.poll(
         Float64MultiArray,
         'numbers',
         qos.CHUNKS_TAKEN,
@@ -193,3 +201,26 @@ def test_a_fast_driver_does_not_crowd_out_a_slow_one_on_the_same_topic(rig: Rig,
     assert rig.turn_until(lambda: source.poll() or (poses and poses[-1].values[0] == newest))
     assert poses[-1].values[:2].tolist() == [newest, 5.0]
     source.close()
+
+
+def test_what_a_joint_reports_once_outlasts_a_busy_policy_node(rig: Rig, tmp_path):
+    """The gripper's only word, and then an arm on the same topic, while the executor is away."""
+    contract = load_contract(write_contract(tmp_path, GOOD_CONTRACT))
+    stream = contract.state_streams[0]
+    held = replace(stream, timing=replace(stream.timing, align='hold'))
+    stored: list[str] = []
+
+    def store(_: str, message: JointState, *, now_ns: int) -> bool:
+        stored.extend(message.name)
+        return True
+
+    intake = SimpleNamespace(cameras={}, state_streams={stream.name: held}, joints=store)
+    events = qos.QosEvents(rig.node)
+    inputs = PolicyInputs(rig.node, intake, events, arrived=lambda *_: None)
+    publisher = rig.node.create_publisher(JointState, stream.topic, 10)
+    rig.match(publisher)
+    for name in ('gripper', *['arm'] * 200):
+        publisher.publish(JointState(name=[name], position=[0.0]))
+    assert rig.turn_until(lambda: len(stored) == 201)
+    assert stored[0] == 'gripper'
+    inputs.destroy()
