@@ -63,6 +63,10 @@ def peer(session_peer: Peer) -> Iterator[Peer]:
     session_peer.release()
 
 
+# Lines of each process that are shown where a test fails.
+TOLD = 40
+
+
 class Spawner:
     """``spawn([command, ...], VARIABLE='value')`` starts a process; ``stop`` ends them all."""
 
@@ -76,8 +80,10 @@ class Spawner:
         return self._processes[-1]
 
     def stop(self) -> None:
+        """pytest shows what is printed here where a test fails."""
         for process in self._processes:
             process.stop()
+            print(f'--- the end of what {process.pid} printed', *process.lines[-TOLD:], sep='\n')  # noqa: T201
 
 
 @pytest.fixture
@@ -197,8 +203,10 @@ class SensorFeed:
             outlet.wait_matched()
 
     def start(self, *names: str, camera_hz: float = 30.0, joints_hz: float = 50.0) -> None:
-        """Publish the streams named, or all."""
+        """Publish the streams named, or all; at other rates those that are published already."""
         for name in names or self._outlets:
+            if name in self._timers:
+                self.stop(name)
             rate = joints_hz if name == 'joints' else camera_hz
             act = self.send_joints if name == 'joints' else lambda n=name: self.send_image(n)
             self._timers[name] = self.peer.every(1.0 / rate, act)
