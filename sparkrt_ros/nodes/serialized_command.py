@@ -38,7 +38,7 @@ class SerializedCommand:
     """
 
     def __init__(self, fill: Fill, *, size: int) -> None:
-        # Numbers of which no byte is like another's, nor like anything a message holds.
+        # Unlike each other, and unlike anything that a message holds.
         marks = np.pi / np.arange(3, size + 3)
         found = serialize_message(fill(marks, _MARK_NS))
         # So placed that the values are aligned.

@@ -37,6 +37,8 @@ class CommandOutlet:
         self._node = node
         classes = {name: message_class(name) for name in needed_message_types(contract)}
         self._commands = CommandSet(contract, classes)
+        # Messages of their own: the forms are made again by the control thread, at any time.
+        self._shapes = CommandSet(contract, classes)
         self._publishers: list[Any] = [
             node.create_publisher(
                 classes[OUTPUT_TYPES[group.type]],
@@ -65,7 +67,8 @@ class CommandOutlet:
 
     def set_period(self, period_s: float) -> None:
         """Commands come this far apart from now on."""
-        self._commands.set_period(period_s)
+        for commands in (self._commands, self._shapes):
+            commands.set_period(period_s)
         self._serialize()
 
     def reset_counters(self) -> None:
@@ -88,15 +91,15 @@ class CommandOutlet:
     def _serialize(self) -> None:
         """Make the forms of the messages; again where their times have changed."""
         self._forms = [
-            SerializedCommand(partial(self._message, index), size=self._size)
+            SerializedCommand(partial(self._shape, index), size=self._size)
             for index in range(len(self._publishers))
         ]
         contents = (form.content for form in self._forms)
         self._load = Load(zip(self._publishers, contents, strict=True))
         self._ready = NOTHING
 
-    def _message(self, index: int, command: Float64Array, stamp_ns: int) -> Any:
-        return self._commands.fill(command, stamp_ns=stamp_ns)[index]
+    def _shape(self, index: int, command: Float64Array, stamp_ns: int) -> Any:
+        return self._shapes.fill(command, stamp_ns=stamp_ns)[index]
 
     @property
     def thread_ids(self) -> tuple[int, ...]:

@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 import rclpy
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.publisher import Publisher
 from rclpy.serialization import serialize_message
 from ros_fixtures import TINY_ROBOT
 from std_msgs.msg import Float64MultiArray
+from streamer_rig import CONTRACT
 
 from sparkrt_ros.convert.contract import load_contract
 from sparkrt_ros.nodes import qos
@@ -280,4 +282,23 @@ def test_a_command_that_had_left_before_it_was_withdrawn_counts_as_published(ear
     outlet.prepare(command, now_ns=0)
     outlet.publish()
     assert outlet.published == 2, 'and what was cancelled is not counted later'
+    outlet.close()
+
+
+def test_a_base_is_stopped_with_zeros_also_while_another_rate_is_taken(ear, tmp_path, monkeypatch):
+    """The control thread may take the rate between the filling of the message and its sending."""
+    path = tmp_path / 'robot.yaml'
+    path.write_text(CONTRACT)
+    contract = load_contract(str(path))
+    outlet = CommandOutlet(ear.node, contract, qos.QosEvents(ear.node))
+    sent = []
+
+    def publish(publisher, message) -> None:
+        outlet.set_period(0.02)
+        sent.append((publisher.topic_name, message.linear.x))
+
+    monkeypatch.setattr(Publisher, 'publish', publish)
+    outlet.stop_velocities(np.zeros(len(contract.action)), now_ns=0)
+    assert sent == [('/cmd_vel', 0.0)]
+    monkeypatch.undo()
     outlet.close()
