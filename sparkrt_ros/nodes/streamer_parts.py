@@ -226,17 +226,30 @@ class StreamerParts:
             self._period_s = self.loop.period_s
             self.outlet.set_period(self._period_s)
         if self.simulated:
-            self.core.tick(self.now_ns())
+            now_ns = self.now_ns()
+            self._keep_pose(now_ns)
+            self.core.tick(now_ns)
             return
         if not isinstance(self._pacer, MessagePacer) or self._pacer.messages_wait():
             self._poll()
         due_ns = self.loop.due_ns
         if self.loop.early:
             self._early_ns = due_ns
-        self.core.prepare(self.now_ns() + due_ns - time.monotonic_ns(), due_ns=due_ns)
+        now_ns = self.now_ns() + due_ns - time.monotonic_ns()
+        self._keep_pose(now_ns)
+        self.core.prepare(now_ns, due_ns=due_ns)
         if time.monotonic_ns() >= due_ns:
             self.core.settle()  # nobody need be woken for it
         self._let_others(due_ns)
+
+    def _keep_pose(self, now_ns: int) -> None:
+        """Look for joint states before the tick would find the pose too old.
+
+        Where a trace has to tell of each in turn, the ROS thread looks often enough.
+        """
+        pose = self.core.pose
+        if pose is not None and now_ns >= pose.fresh_until_ns and not self._trace.enabled:
+            self.pose.poll()
 
     def _note_sent(self, sent: Sent | None) -> None:
         """Tell the loop when a command left, which is what its ticks lead to."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -35,6 +36,7 @@ class PoseSource:
         self._node = node
         self._contract = contract
         self._trace = trace
+        self._polling = threading.Lock()
         self._log = ThrottledLog(node.get_logger())
         self._timings = {stream.name: stream.timing for stream in contract.state_streams}
         self.merger = PoseMerger(contract, deliver)
@@ -56,7 +58,11 @@ class PoseSource:
         self._task.rate_hz = FASTEST_POLL_HZ if self._trace.enabled else self._rate_hz
 
     def poll(self) -> None:
-        """Take every message that has arrived."""
+        """Take every message that has arrived; from any thread."""
+        with self._polling:
+            self._poll()
+
+    def _poll(self) -> None:
         news = False
         for name, subscription in self._subscriptions.items():
             if self._trace.enabled or name not in self._wanted:

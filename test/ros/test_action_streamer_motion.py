@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from streamer_rig import StreamerRig, make_rig, open_rig, pan_lift, still
@@ -110,3 +112,15 @@ def test_a_joint_that_the_urdf_lacks_stops_the_streamer_from_starting(rig: Strea
     process.wait_for_log("no joint 'lift'")
     process.wait_for_log('LIFT, pan')
     assert rig.arm.messages == []
+
+
+def test_joint_states_that_have_come_are_looked_at_before_the_robot_is_held(rig: StreamerRig):
+    """Here between two looks they always grow too old."""
+    rig.start(script=Path(__file__).parent / 'lazy_action_streamer.py')
+    rig.publish(still(600, pan=0.1))
+    rig.wait_status('streaming')
+    rig.progress.clear()
+    rig.arm.wait_for(count=200)
+    states = [message.state for message in rig.progress.messages]
+    assert len(states) >= 10
+    assert set(states) == {'streaming'}
