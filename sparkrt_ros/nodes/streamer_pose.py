@@ -65,14 +65,20 @@ class PoseSource:
     def _poll(self) -> None:
         news = False
         for name, subscription in self._subscriptions.items():
-            if self._trace.enabled or name not in self._wanted:
-                for message in subscription.take():
-                    news = self._take(name, message) or news
-            else:
-                news = self._take_newest(name, subscription.newest_first()) or news
+            try:
+                news = self._read(name, subscription) or news
+            except Exception as error:  # bytes that are no message must not end the control loop
+                self._log.error(name, f'message dropped: {type(error).__name__}: {error}')
         if news:
             self.merger.deliver(self._now_ns())
         self._trace.publish()
+
+    def _read(self, name: str, subscription: PolledSubscription) -> bool:
+        """Take what has come of one topic; whether there was any good message."""
+        if name in self._wanted and not self._trace.enabled:
+            return self._take_newest(name, subscription.newest_first())
+        taken = [self._take(name, message) for message in subscription.take()]
+        return any(taken)
 
     def _take_newest(self, name: str, newest_first: Iterable[Any]) -> bool:
         """Take good messages until all joints of a topic have come; whether there was any."""

@@ -126,3 +126,19 @@ def test_all_are_read_while_the_trace_is_on(make):
 
 def test_without_messages_there_is_no_pose(make):
     assert poll(make()) == []
+
+
+def test_bytes_that_are_no_message_are_logged_and_what_comes_after_them_counts(make):
+    """The control thread looks too, and nothing that arrives may end it."""
+    rig = make()
+    poll(rig, joints(5, pan=1.0, lift=1.0))
+
+    def raising():
+        raise ValueError('not enough memory in the buffer stream')
+        yield
+
+    rig.arm.newest_first, newest_first = raising, rig.arm.newest_first
+    assert poll(rig) == [1.0, 1.0]
+    assert 'ValueError: not enough memory' in rig.node.warnings[0]
+    rig.arm.newest_first = newest_first
+    assert poll(rig, joints(1, pan=2.0, lift=2.0)) == [2.0, 2.0]
