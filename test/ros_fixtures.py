@@ -63,10 +63,6 @@ def peer(session_peer: Peer) -> Iterator[Peer]:
     session_peer.release()
 
 
-# Lines of each process that are shown where a test fails.
-TOLD = 40
-
-
 class Spawner:
     """``spawn([command, ...], VARIABLE='value')`` starts a process; ``stop`` ends them all."""
 
@@ -80,10 +76,8 @@ class Spawner:
         return self._processes[-1]
 
     def stop(self) -> None:
-        """pytest shows what is printed here where a test fails."""
         for process in self._processes:
             process.stop()
-            print(f'--- the end of what {process.pid} printed', *process.lines[-TOLD:], sep='\n')  # noqa: T201
 
 
 @pytest.fixture

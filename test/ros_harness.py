@@ -99,6 +99,10 @@ def parameter_file(folder: Path, node: str, parameters: Mapping[str, Any]) -> Pa
     return path
 
 
+# Lines of a process that are shown where a test fails.
+TOLD = 40
+
+
 class NodeProcess:
     """One child process; its output is collected line by line."""
 
@@ -164,7 +168,10 @@ class NodeProcess:
         return code
 
     def stop(self) -> None:
-        """End the process in order, by force if it does not; for the end of a test."""
+        """End the process in order, by force if it does not; for the end of a test.
+
+        pytest shows what is printed here where that test fails.
+        """
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
             try:
@@ -173,6 +180,7 @@ class NodeProcess:
                 self._process.kill()
                 self._process.wait()
         self._reader.join(LIMIT_S)
+        print(f'--- the end of what {self.pid} printed', *self.lines[-TOLD:], sep='\n')  # noqa: T201
 
     def _read(self) -> None:
         assert self._process.stdout is not None

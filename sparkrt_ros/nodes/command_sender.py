@@ -86,7 +86,7 @@ class CommandSender:
         count = self._library.sparkrt_sender_settle(self._sender, *self._records)
         if count < 0:
             raise SendError('command', found=self._error(), expected='a middleware that takes it')
-        return self._sent(count) if count else []
+        return self._sent(count)
 
     def take(self) -> list[Sent]:
         """The loads that were sent and not yet taken, oldest first; at most MAX_LOADS."""
